@@ -1,8 +1,8 @@
-//! What can go wrong when running things.
+//! Errors of training and evaluation.
 
 use std::path::PathBuf;
 
-/// Everything this crate refuses.
+/// An error of this crate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -11,69 +11,69 @@ pub enum Error {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: std::io::Error,
     },
-    /// A store that another process writes.
-    #[error("{} is being written by another process; wait for it, or choose another file", path.display())]
+    /// A file or run directory that another process writes.
+    #[error("{} is locked by another process; wait for it to end, or choose another path", path.display())]
     InUse {
         /// The file.
         path: PathBuf,
     },
-    /// A damaged line in the middle of a store.
-    #[error("{}, line {line}: {problem}; remove the line to go on without it", path.display())]
+    /// A damaged line in a trajectory store.
+    #[error("{}, line {line}: {problem}; remove the line to continue without it", path.display())]
     Line {
         /// The file.
         path: PathBuf,
-        /// The line, from 1.
+        /// Line number, from 1.
         line: u64,
         /// What is wrong with it.
         problem: String,
     },
-    /// A player that cannot play this.
+    /// A scripted policy that cannot respond.
     #[error("{problem}")]
     Player {
-        /// Why not.
+        /// The cause.
         problem: &'static str,
     },
-    /// A recipe that cannot be read or cannot work.
-    #[error("{place}: {problem}")]
+    /// An invalid recipe.
+    #[error("{location}: {problem}")]
     Recipe {
         /// The file or key.
-        place: String,
+        location: String,
         /// What is wrong with it.
         problem: String,
     },
-    /// A run directory that cannot be used as asked.
+    /// A run directory that cannot be used.
     #[error("{}: {problem}", path.display())]
     Run {
         /// The directory, or the file in it.
         path: PathBuf,
-        /// What is wrong, and what to do.
+        /// What is wrong, and the remedy.
         problem: String,
     },
-    /// Training that had to stop.
+    /// A failure that stops the run.
     #[error("{0}")]
     Stopped(String),
-    /// Somebody asked to stop; what was finished is kept.
-    #[error("stopped as asked")]
+    /// A requested stop; finished work is kept.
+    #[error("stopped on request")]
     Interrupted,
-    /// From an engine.
+    /// An error of an engine.
     #[error(transparent)]
     Engine(#[from] mage_engine::Error),
-    /// From the environments.
+    /// An error of an environment.
     #[error(transparent)]
     Env(#[from] mage_env::Error),
-    /// From the core.
+    /// An error of `mage-core`.
     #[error(transparent)]
     Core(#[from] mage_core::Error),
 }
 
-/// The result of everything fallible here.
+/// Result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// A file that cannot be read or written.
+    /// Converts an I/O error of a file.
     pub fn io(path: &std::path::Path) -> impl FnOnce(std::io::Error) -> Error {
         let path = path.to_owned();
         move |source| Error::Io { path, source }

@@ -2,7 +2,7 @@
 //!
 //! A [`recipe`] describes a run. The [training loop](train) samples meta-episodes ([`rollout`]), builds training samples,
 //! steps the optimiser of an [engine](engines) and writes everything into a [run directory](run_dir), from which an
-//! interrupted run resumes. [`eval`] measures agents on fixed task sets and stores their records. [`sweep`] expands a grid of
+//! interrupted run resumes. [`eval`] measures policies on fixed task sets and stores trajectories. [`sweep`] expands a grid of
 //! recipes into runs and evaluations.
 
 pub mod engines;

@@ -1,4 +1,4 @@
-//! Who computes?
+//! Engines: native, or remote training and sampling servers.
 
 pub mod remote;
 
@@ -16,103 +16,101 @@ use mage_native::{
 use mage_remote::StatusLog;
 use std::sync::Arc;
 
-/// A trainer, the sampler that sees what it publishes, and the words they share.
+/// A trainer, the sampler of its published weights, and their tokenizer.
 pub struct Engines {
-    /// Changes weights.
+    /// Trains and publishes weights.
     pub trainer: Box<dyn Trainer>,
-    /// Answers.
+    /// Samples from published weights.
     pub sampler: Arc<dyn Sampler>,
-    /// Tokenizer and template.
+    /// Tokenizer and chat template.
     pub renderer: Arc<Renderer>,
-    /// How many numbers the model has.
+    /// Number of model parameters.
     pub parameters: usize,
-    /// Tokens a sequence may have.
-    pub context: usize,
-    /// On what they compute.
+    /// Maximum sequence length.
+    pub max_seq_len: usize,
+    /// Description of the device.
     pub device: String,
 }
 
-/// Starts the engine a recipe names.
-pub fn start(recipe: &Recipe, env_info: &EnvInfo, notices: &StatusLog) -> Result<Engines> {
+/// Starts the engine of a recipe.
+pub fn start(recipe: &Recipe, env_info: &EnvInfo, status_log: &StatusLog) -> Result<Engines> {
     match recipe.engine.kind {
-        EngineKind::Tinker => remote::start(recipe, notices),
+        EngineKind::Tinker => remote::start(recipe, status_log),
         EngineKind::Native => {
             let mut model = model(recipe, env_info)?;
             let e = &recipe.engine;
             if let Some(lora) = new_adapter(recipe)? {
                 if model.adapter().is_some() {
                     return Err(Error::Recipe {
-                        place: "engine.lora_rank".to_owned(),
-                        problem: "model.path has an adapter already; leave the rank 0 and that one goes on learning"
-                            .to_owned(),
+                        location: "engine.lora_rank".to_owned(),
+                        problem: "model.path is an adapter; set the rank to 0 to continue training it".to_owned(),
                     });
                 }
                 model = model.with_new_adapter(&lora, Seed::new(recipe.seed).child("adapter"))?;
             }
             let renderer = model.renderer().cloned().ok_or_else(|| Error::Recipe {
-                place: "model.path".to_owned(),
+                location: "model.path".to_owned(),
                 problem: format!("{} has no tokenizer.json", recipe.model.path),
             })?;
-            let (parameters, context) = (model.parameters(), model.config().max_position_embeddings);
+            let (parameters, max_seq_len) = (model.parameters(), model.config().max_position_embeddings);
             let options = EngineOptions {
                 threads: e.threads,
                 recompute: e.gradient_checkpointing,
                 batch_invariant: e.batch_invariant,
                 ..EngineOptions::default()
             };
-            if let Some(why) = model.gpu_unused_reason(e.device) {
-                notices.say(why);
+            if let Some(reason) = model.gpu_unused_reason(e.device) {
+                status_log.say(reason);
             }
             let (trainer, sampler, device) = model.engines(e.device, options)?;
-            Ok(Engines { trainer, sampler: Arc::new(sampler), renderer, parameters, context, device })
+            Ok(Engines { trainer, sampler: Arc::new(sampler), renderer, parameters, max_seq_len, device })
         }
     }
 }
 
-/// Where a model on this machine computes.
+/// Device of a local sampler.
 #[derive(Clone, Debug, Default)]
 pub struct SamplerOptions {
-    /// The processor or a card.
+    /// CPU or GPU.
     pub device: Device,
-    /// Threads of the processor; 0 takes all.
+    /// CPU threads; 0 uses all.
     pub threads: usize,
-    /// Who hears why a card is not used.
-    pub notices: StatusLog,
+    /// Receives the reason if a GPU is present but not used.
+    pub status_log: StatusLog,
 }
 
-/// A sampler alone, for a model: a folder, or a name on the Hub; an adapter's brings its model along. What it answers does
-/// not depend on what else it is asked, on a card either.
-pub fn sampler(name: &str, place: SamplerOptions) -> Result<(Arc<dyn Sampler>, Arc<Renderer>)> {
+/// A batch-invariant sampler for a model: a folder or a name on the Hub. An adapter is loaded with its base model.
+pub fn sampler(name: &str, options: SamplerOptions) -> Result<(Arc<dyn Sampler>, Arc<Renderer>)> {
     let model = Hub::from_env(false).open(name)?;
     let renderer = model
         .renderer()
         .cloned()
-        .ok_or_else(|| Error::Recipe { place: name.to_owned(), problem: "it has no tokenizer.json".to_owned() })?;
-    let options = EngineOptions { threads: place.threads, batch_invariant: true, ..EngineOptions::default() };
-    if let Some(why) = model.gpu_unused_reason(place.device) {
-        place.notices.say(why);
+        .ok_or_else(|| Error::Recipe { location: name.to_owned(), problem: "the model has no tokenizer.json".to_owned() })?;
+    let engine_options = EngineOptions { threads: options.threads, batch_invariant: true, ..EngineOptions::default() };
+    if let Some(reason) = model.gpu_unused_reason(options.device) {
+        options.status_log.say(reason);
     }
-    let sampler = model.sampler_on(place.device, options)?;
+    let sampler = model.sampler_on(options.device, engine_options)?;
     Ok((Arc::new(sampler), renderer))
 }
 
-/// What an engine would take, before anything is loaded.
+/// Memory requirements of an engine, computed without loading weights.
 pub struct EngineRequirements {
-    /// What the files or the recipe say of the model.
+    /// Description of the model from its files or the recipe.
     pub model: ModelDescription,
-    /// How many of its numbers, or of those beside them, learn.
-    pub learning: usize,
-    /// The adapter, where that is what learns.
+    /// Number of trainable parameters, of the model or the adapter.
+    pub trainable_parameters: usize,
+    /// The adapter, if one is trained.
     pub adapter: Option<AdapterSize>,
-    /// Bytes of weights, gradients and optimiser, and what samplers hold (the policy and the reference).
+    /// Bytes of weights, gradients, optimiser state and published weights (policy and reference).
     pub state_bytes: u64,
 }
 
-/// Works out what a recipe's engine would take.
-pub fn needs(recipe: &Recipe, env_info: &EnvInfo) -> Result<EngineRequirements> {
+/// The requirements of a recipe's engine.
+pub fn requirements(recipe: &Recipe, env_info: &EnvInfo) -> Result<EngineRequirements> {
     let model = match recipe.model.path.as_str() {
         "" => {
-            let (config, renderer) = new_shape(recipe, env_info)?;
+            let (config, renderer) = new_model_config(recipe, env_info)?;
             config.check()?;
             ModelDescription { renderer: Some(Arc::new(renderer)), ..ModelDescription::from_config(config) }
         }
@@ -123,14 +121,16 @@ pub fn needs(recipe: &Recipe, env_info: &EnvInfo) -> Result<EngineRequirements> 
         None => Hub::from_env(true).adapter(&recipe.model.path, &model.config)?,
     };
     let adapter = adapter.map(|a| a.size());
-    let learning = adapter.map_or(model.parameters, |a| a.parameters);
+    let trainable_parameters = adapter.map_or(model.parameters, |a| a.parameters);
     if recipe.engine.kind == EngineKind::Tinker {
-        // Servers hold them.
-        return Ok(EngineRequirements { learning, adapter, state_bytes: 0, model });
+        // The servers hold the state.
+        return Ok(EngineRequirements { trainable_parameters, adapter, state_bytes: 0, model });
     }
-    // A gradient and two moments of what learns; the published policy and the reference are each a copy of it.
-    let rest = if learning == model.parameters { model.training_bytes() } else { model.sampling_bytes() };
-    Ok(EngineRequirements { learning, adapter, state_bytes: rest + 20 * learning as u64, model })
+    // Per trainable parameter: gradient, two moments, published policy and reference, 4 bytes each.
+    let weight_bytes =
+        if trainable_parameters == model.parameters { model.training_bytes() } else { model.sampling_bytes() };
+    let state_bytes = weight_bytes + 20 * trainable_parameters as u64;
+    Ok(EngineRequirements { trainable_parameters, adapter, state_bytes, model })
 }
 
 fn new_adapter(recipe: &Recipe) -> Result<Option<LoraConfig>> {
@@ -140,8 +140,8 @@ fn new_adapter(recipe: &Recipe) -> Result<Option<LoraConfig>> {
     }
     if recipe.model.path.is_empty() {
         return Err(Error::Recipe {
-            place: "engine.lora_rank".to_owned(),
-            problem: "an adapter stands beside a model that knows something; set model.path".to_owned(),
+            location: "engine.lora_rank".to_owned(),
+            problem: "LoRA needs a pretrained model; set model.path".to_owned(),
         });
     }
     let alpha = if e.lora_alpha > 0.0 { e.lora_alpha } else { 2.0 * e.lora_rank as f32 };
@@ -152,17 +152,17 @@ fn model(recipe: &Recipe, env_info: &EnvInfo) -> Result<NativeModel> {
     if !recipe.model.path.is_empty() {
         return Hub::from_env(true).open(&recipe.model.path);
     }
-    let (config, renderer) = new_shape(recipe, env_info)?;
+    let (config, renderer) = new_model_config(recipe, env_info)?;
     let seed = Seed::new(recipe.seed).child("model");
     Ok(NativeModel::new(config, recipe.model.init_std, seed, Some(Arc::new(renderer)))?)
 }
 
-/// The shape and the words of a new model.
-fn new_shape(recipe: &Recipe, env_info: &EnvInfo) -> Result<(Config, Renderer)> {
+/// Configuration and tokenizer of a new model.
+fn new_model_config(recipe: &Recipe, env_info: &EnvInfo) -> Result<(Config, Renderer)> {
     let control = WordControlTokens { bos: "BOS".into(), go: "GO".into(), end: "END".into(), unknown: "?".into() };
-    let ours = [&control.bos, &control.go, &control.end, &control.unknown];
-    let words: Vec<String> = vocabulary(env_info).into_iter().filter(|w| !ours.contains(&w)).collect();
-    debug_assert!(CONTROL_WORDS.len() + env_info.compact_words.len() == words.len() + ours.len());
+    let control_words = [&control.bos, &control.go, &control.end, &control.unknown];
+    let words: Vec<String> = vocabulary(env_info).into_iter().filter(|w| !control_words.contains(&w)).collect();
+    debug_assert!(CONTROL_WORDS.len() + env_info.compact_words.len() == words.len() + control_words.len());
     let renderer = word_tokenizer(&words, &control)?;
     let m = &recipe.model;
     let config = Config {

@@ -1,8 +1,7 @@
-//! How are many tasks played with a model at once?
+//! Concurrent evaluation of a model.
 //!
-//! Each meta-episode waits for its own answers; as many are under way as the model was given. Finished ones are handed over
-//! as they come. With a memory that all tasks share they are played one after the other instead, in the panel's order, so
-//! that what each of them remembers depends on nothing else.
+//! Up to `max_in_flight` meta-episodes run at once and are stored as they finish. With a memory that tasks share, they run
+//! one at a time in the order of the task set, so that the memory of each depends on the earlier ones alone.
 
 use super::{Evaluation, ModelAgent};
 use crate::{Error, Result};
@@ -10,69 +9,68 @@ use mage_core::{MemoryScope, MetaEpisode, Next, Trajectory};
 use std::{sync::Arc, time::Duration};
 use tokio::{task::JoinSet, time::timeout};
 
-/// How long nobody looks whether there is a wish to stop.
-const LOOK_UP: Duration = Duration::from_millis(100);
+/// Interval between checks of the stop flag.
+const STOP_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// So many failures in a row, and more than are under way, end an evaluation: the model is not there.
-const HOPELESS: usize = 8;
+/// Consecutive failures that end an evaluation, if they are at least as many as `max_in_flight`: the model is unreachable.
+const MAX_CONSECUTIVE_FAILURES: usize = 8;
 
 impl Evaluation {
-    /// Plays the tasks of these numbers; `keep` gets what has finished, failures included.
-    pub(super) fn fly(
+    /// Plays the tasks with these indices. `store` receives the finished trajectories, failures included.
+    pub(super) fn play_concurrently(
         self: &Arc<Self>,
         agent: &ModelAgent,
         missing: &[usize],
-        mut keep: impl FnMut(&[Trajectory]) -> Result<()>,
+        mut store: impl FnMut(&[Trajectory]) -> Result<()>,
     ) -> Result<()> {
-        let in_flight = if self.shares_memory() { 1 } else { agent.in_flight.max(1) };
-        let (mut failures, mut kept) = (0, 0);
+        let max_in_flight = if self.shares_memory() { 1 } else { agent.max_in_flight.max(1) };
+        let (mut failures, mut stored) = (0, 0);
         agent.runtime.block_on(async {
-            let mut todo = missing.iter().copied();
-            let mut all = JoinSet::new();
-            let mut fill = |all: &mut JoinSet<_>| {
-                while all.len() < in_flight
-                    && let Some(index) = todo.next()
+            let mut queue = missing.iter().copied();
+            let mut running = JoinSet::new();
+            let mut fill = |running: &mut JoinSet<_>| {
+                while running.len() < max_in_flight
+                    && let Some(index) = queue.next()
                 {
                     let (evaluation, agent) = (Arc::clone(self), agent.clone());
-                    all.spawn(async move { evaluation.play_with(&agent, index).await });
+                    running.spawn(async move { evaluation.play_with(&agent, index).await });
                 }
             };
             loop {
-                fill(&mut all);
-                // Now and then one looks up, to see whether somebody asks to stop.
-                let first = match timeout(LOOK_UP, all.join_next()).await {
+                fill(&mut running);
+                let first = match timeout(STOP_POLL_INTERVAL, running.join_next()).await {
                     Ok(None) => return Ok(()),
                     Ok(Some(first)) => Some(first),
                     Err(_) if self.stopped() => None,
                     Err(_) => continue,
                 };
                 let mut finished: Vec<Trajectory> = Vec::new();
-                for joined in first.into_iter().chain(std::iter::from_fn(|| all.try_join_next())) {
-                    finished.push(joined.map_err(|e| Error::Stopped(format!("a meta-episode was lost: {e}")))??);
+                for joined in first.into_iter().chain(std::iter::from_fn(|| running.try_join_next())) {
+                    finished.push(joined.map_err(|e| Error::Stopped(format!("an evaluation task failed: {e}")))??);
                 }
-                // No seat stays empty while the disk is waited for, unless there may be reason to stop.
+                // New tasks start before the write to disk, unless the evaluation may have to end.
                 if finished.iter().all(|r| r.error.is_none()) && !self.stopped() {
-                    fill(&mut all);
+                    fill(&mut running);
                 }
-                keep(&finished)?;
-                kept += finished.len();
-                if self.stopped() && kept < missing.len() {
+                store(&finished)?;
+                stored += finished.len();
+                if self.stopped() && stored < missing.len() {
                     return Err(Error::Interrupted);
                 }
-                for record in &finished {
-                    let Some(problem) = &record.error else {
+                for trajectory in &finished {
+                    let Some(problem) = &trajectory.error else {
                         failures = 0;
                         continue;
                     };
                     failures += 1;
                     if self.shares_memory() {
                         return Err(Error::Stopped(format!(
-                            "a task could not be finished, and later ones would lack its memories: {problem}"
+                            "a task failed, and later tasks depend on its memory: {problem}"
                         )));
                     }
-                    if failures >= in_flight.max(HOPELESS) {
+                    if failures >= max_in_flight.max(MAX_CONSECUTIVE_FAILURES) {
                         return Err(Error::Stopped(format!(
-                            "{failures} tasks in a row failed, the last with: {problem}"
+                            "{failures} consecutive tasks failed, the last with: {problem}"
                         )));
                     }
                 }
@@ -84,41 +82,42 @@ impl Evaluation {
         self.memories.as_ref().is_some_and(|m| m.scope() == MemoryScope::Shared)
     }
 
-    /// Plays one task. What goes wrong on the way is in the record.
+    /// Plays one task. A failure is stored in the trajectory.
     async fn play_with(&self, agent: &ModelAgent, index: usize) -> Result<Trajectory> {
-        let key = self.key(index, &self.panel.tasks()[index]);
+        let key = self.key(index, &self.task_set.tasks()[index]);
         let mut meta = self.meta_episode(index)?;
         loop {
             match meta.advance() {
-                Ok(Next::Done(record)) => return Ok(Trajectory { key, ..*record }),
-                Ok(Next::Request(call)) => {
-                    let answer = agent.answerer.answer(&call).await.map_err(|e| e.to_string());
-                    meta.submit(call.id, answer)?;
+                Ok(Next::Done(trajectory)) => return Ok(Trajectory { key, ..*trajectory }),
+                Ok(Next::Request(request)) => {
+                    let completion = agent.answerer.answer(&request).await.map_err(|e| e.to_string());
+                    meta.answer(request.id, completion)?;
                 }
-                // Its record, which says why, comes next.
+                // The next step returns the trajectory with the error.
                 Err(_) => {}
             }
         }
     }
 
-    /// Brings shared memories to where they were after a finished task, by answering as was answered then.
-    pub(super) fn remember(&self, index: usize, record: &Trajectory) -> Result<()> {
-        let changed = || Error::Stopped(format!("the record of task {index} no longer fits; play into a new file"));
+    /// Restores shared memory to its state after a finished task by replaying the recorded completions.
+    pub(super) fn replay(&self, index: usize, trajectory: &Trajectory) -> Result<()> {
+        let changed =
+            || Error::Stopped(format!("the trajectory of task {index} does not match its requests; use a new file"));
         let mut meta: MetaEpisode = self.meta_episode(index)?;
-        let mut answered = record.requests.iter();
+        let mut recorded = trajectory.calls.iter();
         loop {
             match meta.advance()? {
                 Next::Done(_) => return Ok(()),
-                Next::Request(call) => {
-                    let then = answered.next().filter(|c| c.messages == call.body.messages).ok_or_else(changed)?;
-                    meta.submit(call.id, Ok(then.completion.clone()))?;
+                Next::Request(request) => {
+                    let record = recorded.next().filter(|r| r.messages == request.request.messages).ok_or_else(changed)?;
+                    meta.answer(request.id, Ok(record.answer.clone()))?;
                 }
             }
         }
     }
 
-    /// Whether earlier tasks must be remembered before later ones are played.
-    pub(super) fn needs_the_past(&self) -> bool {
+    /// Whether finished tasks must be replayed before the others are played.
+    pub(super) fn needs_replay(&self) -> bool {
         self.shares_memory()
     }
 }

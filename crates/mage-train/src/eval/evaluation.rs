@@ -1,7 +1,6 @@
-//! How good is an agent?
+//! Evaluation of an agent on a task set.
 //!
-//! Plays every task of a [`TaskSet`] with one agent, on all cores, in an order and with luck that depend on nothing but the
-//! seed.
+//! Plays every task of a [`TaskSet`] on all cores. Results depend on the seed alone.
 
 use super::ModelAgent;
 use crate::{
@@ -20,47 +19,47 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// An agent on a panel.
+/// An agent and the task set to evaluate it on.
 pub struct Evaluation {
-    /// Makes the environments.
+    /// Builds the environments.
     pub env_spec: Arc<dyn EnvSpec>,
-    /// What the agent is shown.
+    /// Prompt templates.
     pub prompts: Arc<PromptSet>,
-    /// How meta-episodes are played.
-    pub settings: Arc<EpisodeConfig>,
-    /// What agents remember by; the memory in the settings where there is nothing else.
+    /// Episode configuration.
+    pub episode_config: Arc<EpisodeConfig>,
+    /// Memory implementation; `None` uses the memory mode of the episode configuration.
     pub memories: Option<Arc<MemoryFactory>>,
     /// The tasks.
-    pub panel: TaskSet,
+    pub task_set: TaskSet,
     /// The agent.
     pub agent: Agent,
-    /// The agent's luck.
+    /// Seed of the agent.
     pub seed: Seed,
-    /// Anything but 0 asks to stop: tasks that are finished are kept, those under way are given up, and the evaluation ends with
+    /// A value other than 0 requests a stop: finished tasks are kept, running ones are dropped, and the evaluation ends with
     /// [`Error::Interrupted`].
     pub stop: Arc<AtomicU8>,
 }
 
-/// Who plays.
+/// The agent to evaluate.
 #[derive(Clone)]
 pub enum Agent {
     /// A model.
     Model(ModelAgent),
-    /// Any legal action.
+    /// Random legal actions.
     Random,
-    /// One of the environment's own.
-    Reference {
-        /// Its name.
+    /// A scripted agent of the environment.
+    Scripted {
+        /// Name.
         name: String,
-        /// Its name and a hash of what it was told about the tasks to come.
+        /// Name with a hash of the population, split and number of episodes it was built for.
         id: String,
-        /// Makes it for each task.
-        maker: Arc<dyn ScriptedAgentFactory>,
+        /// Builds the agent of a task.
+        factory: Arc<dyn ScriptedAgentFactory>,
     },
 }
 
 impl Agent {
-    /// Looks an agent that needs no model up by name.
+    /// The agent without a model of this name.
     pub fn find(
         env_spec: &dyn EnvSpec,
         name: &str,
@@ -71,86 +70,86 @@ impl Agent {
         if name == "random" {
             return Ok(Agent::Random);
         }
-        let maker = env_spec.scripted_agent(&ScriptedAgentQuery { name, population, split, episodes })?;
-        let told = Hash::of(&(population, split, episodes)).to_string();
-        Ok(Agent::Reference { name: name.to_owned(), id: format!("{name}@{}", &told[..12]), maker })
+        let factory = env_spec.scripted_agent(&ScriptedAgentQuery { name, population, split, episodes })?;
+        let hash = Hash::of(&(population, split, episodes)).to_string();
+        Ok(Agent::Scripted { name: name.to_owned(), id: format!("{name}@{}", &hash[..12]), factory })
     }
 
-    /// What people call it.
+    /// Display name.
     pub fn name(&self) -> &str {
         match self {
             Agent::Model(model) => &model.name,
             Agent::Random => "random",
-            Agent::Reference { name, .. } => name,
+            Agent::Scripted { name, .. } => name,
         }
     }
 
-    /// What records call it: two agents of one name that were told different things are two agents.
+    /// Identifier in trajectories. Scripted agents of one name built for different tasks have different identifiers.
     pub fn id(&self) -> &str {
         match self {
             Agent::Model(model) => &model.id,
             Agent::Random => "random",
-            Agent::Reference { id, .. } => id,
+            Agent::Scripted { id, .. } => id,
         }
     }
 }
 
-/// What is played by rule goes to the disk about as often as this: who kills it loses so much play, or one task a core.
-const VISIT: Duration = Duration::from_millis(250);
+/// Approximate interval between writes of scripted play; a kill loses at most this much, or one task per core.
+const FLUSH_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The agent's luck in the `index`-th task of a panel.
+/// Seed of the agent in the `index`-th task.
 pub fn agent_seed(seed: Seed, index: usize) -> Seed {
     seed.child("agent").at(index as u64)
 }
 
 impl Evaluation {
-    /// Plays the whole panel and hands each record to `each`: in the panel's order where no model is asked, as they come
-    /// otherwise.
-    pub fn run(self: &Arc<Self>, mut each: impl FnMut(&Trajectory)) -> Result<()> {
-        let all: Vec<usize> = (0..self.panel.tasks().len()).collect();
-        self.play_all(&all, |records| {
-            records.iter().for_each(&mut each);
+    /// Plays the task set and passes each trajectory to `on_trajectory`: in the order of the task set without a model, as they
+    /// finish otherwise.
+    pub fn run(self: &Arc<Self>, mut on_trajectory: impl FnMut(&Trajectory)) -> Result<()> {
+        let all: Vec<usize> = (0..self.task_set.tasks().len()).collect();
+        self.play_all(&all, |trajectories| {
+            trajectories.iter().for_each(&mut on_trajectory);
             Ok(())
         })
     }
 
-    /// Plays what is not finished in the store yet and adds it there; `each` is told of every record added. Kill it at any
-    /// time and call it again: nothing finished is repeated, and what failed is tried again.
-    pub fn run_into(self: &Arc<Self>, store: &mut TrajectoryStore, mut each: impl FnMut(&Trajectory)) -> Result<()> {
-        let keys = || self.panel.tasks().iter().enumerate().map(|(i, t)| (i, self.key(i, t)));
+    /// Plays the tasks that the store has no result of and adds them; `on_trajectory` receives every addition. After an
+    /// interruption, another call continues: finished tasks are not repeated, failed ones are retried.
+    pub fn run_into(self: &Arc<Self>, store: &mut TrajectoryStore, mut on_trajectory: impl FnMut(&Trajectory)) -> Result<()> {
+        let keys = || self.task_set.tasks().iter().enumerate().map(|(i, t)| (i, self.key(i, t)));
         let missing: Vec<usize> = keys().filter(|(_, key)| !store.contains(key)).map(|(i, _)| i).collect();
-        if self.needs_the_past() && missing.len() < self.panel.tasks().len() {
-            let numbers: HashMap<TrajectoryKey, usize> = keys().map(|(i, key)| (key, i)).collect();
-            let mut past = Vec::new();
-            for record in read_trajectories(store.path())? {
-                let record = record?;
-                if let (Some(i), None) = (numbers.get(&record.key), &record.error) {
-                    past.push((*i, record));
+        if self.needs_replay() && missing.len() < self.task_set.tasks().len() {
+            let indices: HashMap<TrajectoryKey, usize> = keys().map(|(i, key)| (key, i)).collect();
+            let mut finished = Vec::new();
+            for trajectory in read_trajectories(store.path())? {
+                let trajectory = trajectory?;
+                if let (Some(i), None) = (indices.get(&trajectory.key), &trajectory.error) {
+                    finished.push((*i, trajectory));
                 }
             }
-            past.sort_by_key(|(i, _)| *i);
-            past.iter().try_for_each(|(i, record)| self.remember(*i, record))?;
+            finished.sort_by_key(|(i, _)| *i);
+            finished.iter().try_for_each(|(i, trajectory)| self.replay(*i, trajectory))?;
         }
-        self.play_all(&missing, |records| {
-            store.append(records)?;
-            records.iter().for_each(&mut each);
+        self.play_all(&missing, |trajectories| {
+            store.append(trajectories)?;
+            trajectories.iter().for_each(&mut on_trajectory);
             Ok(())
         })
     }
 
-    /// What records know the method by.
+    /// Identifier of the method in trajectories.
     pub fn method(&self) -> Hash {
-        let method = self.memories.as_ref().map_or_else(|| Hash::of(&*self.settings), |m| m.method_hash());
+        let method = self.memories.as_ref().map_or_else(|| Hash::of(&*self.episode_config), |m| m.method());
         match &self.agent {
-            Agent::Model(model) => super::model_agent::method_hash(method, &model.drawn),
+            Agent::Model(model) => super::model_agent::method_hash(method, &model.decoding),
             _ => method,
         }
     }
 
-    /// The key of the record of the `index`-th task.
+    /// Key of the trajectory of the `index`-th task.
     pub fn key(&self, index: usize, task: &Task) -> TrajectoryKey {
         TrajectoryKey {
-            task_set: self.panel.hash(),
+            panel: self.task_set.hash(),
             task: task.hash(),
             method: self.method(),
             weights: self.agent.id().to_owned(),
@@ -158,36 +157,36 @@ impl Evaluation {
         }
     }
 
-    fn play_all(self: &Arc<Self>, missing: &[usize], mut keep: impl FnMut(&[Trajectory]) -> Result<()>) -> Result<()> {
+    fn play_all(self: &Arc<Self>, missing: &[usize], mut store: impl FnMut(&[Trajectory]) -> Result<()>) -> Result<()> {
         if let Agent::Model(agent) = &self.agent {
-            return self.fly(agent, missing, keep);
+            return self.play_concurrently(agent, missing, store);
         }
-        // How many are played between two visits is found out on the way; their order is the panel's all the same.
-        let (mut rest, mut count) = (missing, rayon::current_num_threads());
+        // The chunk size adapts to the flush interval; the order remains that of the task set.
+        let (mut rest, mut chunk_size) = (missing, rayon::current_num_threads());
         while !rest.is_empty() {
-            let (chunk, later) = rest.split_at(count.min(rest.len()));
-            let begun = Instant::now();
-            let one = |i: &usize| (!self.stopped()).then(|| self.play(*i)).transpose();
-            let records: Vec<Result<Option<Trajectory>>> = chunk.par_iter().map(one).collect();
-            let (mut finished, mut problem) = (Vec::with_capacity(chunk.len()), None);
-            for record in records {
-                match record {
-                    Ok(record) => finished.extend(record),
-                    Err(e) => problem = problem.or(Some(e)),
+            let (chunk, later) = rest.split_at(chunk_size.min(rest.len()));
+            let started = Instant::now();
+            let play = |i: &usize| (!self.stopped()).then(|| self.play(*i)).transpose();
+            let results: Vec<Result<Option<Trajectory>>> = chunk.par_iter().map(play).collect();
+            let (mut finished, mut error) = (Vec::with_capacity(chunk.len()), None);
+            for result in results {
+                match result {
+                    Ok(trajectory) => finished.extend(trajectory),
+                    Err(e) => error = error.or(Some(e)),
                 }
             }
-            // What was played beside a task that failed is as good as ever.
-            keep(&finished)?;
-            if let Some(problem) = problem {
-                return Err(problem);
+            // The other tasks of the chunk are valid even if one failed.
+            store(&finished)?;
+            if let Some(error) = error {
+                return Err(error);
             }
             if finished.len() < chunk.len() {
                 return Err(Error::Interrupted);
             }
-            count = match begun.elapsed() {
-                quick if quick < VISIT / 2 => count * 2,
-                slow if slow > VISIT => (count / 2).max(rayon::current_num_threads()),
-                _ => count,
+            chunk_size = match started.elapsed() {
+                elapsed if elapsed < FLUSH_INTERVAL / 2 => chunk_size * 2,
+                elapsed if elapsed > FLUSH_INTERVAL => (chunk_size / 2).max(rayon::current_num_threads()),
+                _ => chunk_size,
             };
             rest = later;
         }
@@ -198,37 +197,37 @@ impl Evaluation {
         self.stop.load(Ordering::Relaxed) > 0
     }
 
-    /// The `index`-th task, ready to be played.
+    /// The meta-episode of the `index`-th task.
     pub(super) fn meta_episode(&self, index: usize) -> Result<MetaEpisode> {
-        let task = self.panel.tasks()[index].clone();
+        let task = self.task_set.tasks()[index].clone();
         let env = self.env_spec.build(&task)?;
-        let (prompts, settings) = (Arc::clone(&self.prompts), Arc::clone(&self.settings));
+        let (prompts, episode_config) = (Arc::clone(&self.prompts), Arc::clone(&self.episode_config));
         let seed = agent_seed(self.seed, index);
         Ok(match &self.memories {
-            None => MetaEpisode::new(task, env, prompts, settings, seed)?,
-            Some(maker) => MetaEpisode::with_memory(task, env, prompts, settings, maker.make(), seed)?,
+            None => MetaEpisode::new(task, env, prompts, episode_config, seed)?,
+            Some(memories) => MetaEpisode::with_memory(task, env, prompts, episode_config, memories.make(), seed)?,
         })
     }
 
-    /// Plays one task by rule.
+    /// Plays one task with a scripted or random agent.
     fn play(&self, index: usize) -> Result<Trajectory> {
-        let task = &self.panel.tasks()[index];
+        let task = &self.task_set.tasks()[index];
         let key = self.key(index, task);
-        let settings = Arc::clone(&self.settings);
+        let episode_config = Arc::clone(&self.episode_config);
         let mut player = match &self.agent {
-            Agent::Reference { maker, .. } => {
-                Player::reference(settings, maker.make(task, key.seed.child("reference")))?
+            Agent::Scripted { factory, .. } => {
+                Player::scripted(episode_config, factory.make(task, key.seed.child("reference")))?
             }
-            Agent::Random | Agent::Model(_) => Player::random(settings, key.seed),
+            Agent::Random | Agent::Model(_) => Player::random(episode_config, key.seed),
         };
         let mut meta = self.meta_episode(index)?;
         loop {
             match meta.advance()? {
-                Next::Request(call) => {
-                    let answer = player.answer(&call, &meta)?;
-                    meta.submit(call.id, Ok(answer))?;
+                Next::Request(request) => {
+                    let completion = player.answer(&request, &meta)?;
+                    meta.answer(request.id, Ok(completion))?;
                 }
-                Next::Done(record) => return Ok(Trajectory { key, ..*record }),
+                Next::Done(trajectory) => return Ok(Trajectory { key, ..*trajectory }),
             }
         }
     }

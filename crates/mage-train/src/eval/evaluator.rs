@@ -1,8 +1,8 @@
-//! How good is a policy, with as little luck as possible?
+//! Low-variance evaluation of a policy on a task set.
 //!
-//! Every task of a panel is played; where the game can be enumerated, an episode counts with its expected score over all
-//! deals, all that the opponent may do and all that the policy may do, given what the policy remembers at its start. Luck
-//! then enters through memories alone, and not at all in the first episode.
+//! Every task is played. In games small enough to enumerate, the score of an episode is its expectation over all deals,
+//! opponent actions and policy actions, given the policy's memory at the start of the episode. Variance then comes only from
+//! the memories; the first episode has none.
 
 use crate::{Result, TaskSet, rollout::Rollout};
 use mage_core::{
@@ -21,109 +21,109 @@ use tokio::{runtime::Runtime, task::JoinSet};
 /// A mean with its standard error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EvalEstimate {
-    /// The mean.
+    /// Mean.
     pub mean: f64,
-    /// Its standard error; 0 where nothing was left to luck.
+    /// Standard error; 0 for an exact value.
     pub se: f64,
-    /// How many tasks it is over.
+    /// Number of tasks.
     pub tasks: u64,
 }
 
-/// What a policy came to on a panel.
+/// Result of a policy on a task set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EvalResult {
-    /// Score by episode index, in the environment's own unit.
+    /// Score by episode index, in the environment's unit.
     pub score: Vec<EvalEstimate>,
-    /// Share of episodes won, by episode index.
+    /// Fraction of episodes won, by episode index.
     pub won: Vec<EvalEstimate>,
     /// Score by opponent, by episode index.
     pub by_opponent: BTreeMap<String, Vec<EvalEstimate>>,
     /// Score by seat, by episode index.
     pub by_seat: BTreeMap<u8, Vec<EvalEstimate>>,
-    /// Whether scores are expected values over all that can happen in an episode.
+    /// Whether scores are exact expectations.
     pub exact: bool,
-    /// Tasks that could not be played.
+    /// Failed tasks.
     pub errors: u64,
-    /// The share of invalid actions.
+    /// Fraction of invalid actions.
     pub invalid: f64,
 }
 
-/// Plays a panel.
+/// Evaluates a policy on a task set.
 pub struct Evaluator {
-    /// How it is played.
+    /// The policy and its sampling.
     pub rollout: Rollout,
     /// The tasks.
-    pub panel: TaskSet,
-    /// Sum over all that can happen where there are no more places than this; 0 never.
+    pub task_set: TaskSet,
+    /// Maximum game states for exact evaluation; 0 disables it.
     pub exact_max_states: usize,
-    /// The agent's luck.
+    /// Seed of sampling.
     pub seed: Seed,
 }
 
-/// A part of the panel: an opponent, if there is one, and a seat.
+/// Stratum of the task set: opponent, if any, and seat.
 type Stratum = (Option<String>, u8);
 
-/// What is asked of the policy: a prompt and the answers that are possible.
+/// Prompt of an information set and its legal actions.
 type ScoreQuery = (Vec<u32>, Vec<String>);
 
-/// An episode to be valued: its tree, and for each information set the question it comes to.
+/// An episode to evaluate exactly: its game tree and the query of each information set.
 struct EnumeratedEpisode {
     tree: Arc<GameTree>,
-    questions: Vec<u32>,
+    queries: Vec<u32>,
 }
 
-/// What one task came to.
+/// Result of one task.
 struct EvaluatedTask {
-    record: Trajectory,
-    /// By episode index; empty where episodes cannot be enumerated.
-    open: Vec<EnumeratedEpisode>,
+    trajectory: Trajectory,
+    /// By episode index; empty if the game is not enumerable.
+    enumerated: Vec<EnumeratedEpisode>,
 }
 
 #[derive(Default)]
 struct ScoreQueries {
     ids: HashMap<ScoreQuery, u32>,
     list: Vec<(ScoreQuery, mage_core::RequestBody)>,
-    /// Trees by opponent, seat and what else decides them; one that could not be grown is remembered as such.
+    /// Game trees by opponent, seat and options; `None` for a tree that is too large.
     trees: HashMap<Hash, Option<Arc<GameTree>>>,
 }
 
 impl Evaluator {
-    /// Plays the panel and sums up; `each` is called after every task. `None` when `stop` says so before the end.
+    /// Plays the task set and returns the result. Calls `on_task` after every task. `None` if `stop` returns true before the end.
     pub fn run(
         &self,
         runtime: &Runtime,
         stop: &dyn Fn() -> bool,
-        mut each: impl FnMut(),
+        mut on_task: impl FnMut(),
     ) -> Result<Option<EvalResult>> {
-        let questions = Arc::new(Mutex::new(ScoreQueries::default()));
-        let mut played: Vec<Option<EvaluatedTask>> = (0..self.panel.tasks().len()).map(|_| None).collect();
+        let queries = Arc::new(Mutex::new(ScoreQueries::default()));
+        let mut evaluated: Vec<Option<EvaluatedTask>> = (0..self.task_set.tasks().len()).map(|_| None).collect();
         runtime.block_on(async {
-            let mut all = JoinSet::new();
-            for (i, task) in self.panel.tasks().iter().cloned().enumerate() {
-                let (rollout, questions) = (self.rollout.clone(), Arc::clone(&questions));
+            let mut running = JoinSet::new();
+            for (i, task) in self.task_set.tasks().iter().cloned().enumerate() {
+                let (rollout, queries) = (self.rollout.clone(), Arc::clone(&queries));
                 let (limit, seed) = (self.exact_max_states, self.seed.child("agent").at(i as u64));
-                all.spawn(async move {
-                    let mut open = Vec::new();
-                    let record = rollout
+                running.spawn(async move {
+                    let mut enumerated = Vec::new();
+                    let trajectory = rollout
                         .play(
                             &task,
                             seed,
                             |_| (),
-                            |meta, call| {
-                                if limit > 0 && call.body.kind == RequestKind::Play && call.turn == 0 {
-                                    open.extend(ask(meta, call.episode, limit, &rollout, &questions));
+                            |meta, request| {
+                                if limit > 0 && request.request.purpose == RequestKind::Play && request.turn == 0 {
+                                    enumerated.extend(enumerate(meta, request.episode, limit, &rollout, &queries));
                                 }
                             },
                         )
                         .await;
-                    record.map(|record| (i, EvaluatedTask { record, open }))
+                    trajectory.map(|trajectory| (i, EvaluatedTask { trajectory, enumerated }))
                 });
             }
-            while let Some(joined) = all.join_next().await {
-                let joined = joined.map_err(|e| crate::Error::Stopped(format!("a task was lost: {e}")))?;
-                let (i, one) = joined?;
-                played[i] = Some(one);
-                each();
+            while let Some(joined) = running.join_next().await {
+                let joined = joined.map_err(|e| crate::Error::Stopped(format!("an evaluation task failed: {e}")))?;
+                let (i, task) = joined?;
+                evaluated[i] = Some(task);
+                on_task();
                 if stop() {
                     break;
                 }
@@ -133,66 +133,67 @@ impl Evaluator {
         if stop() {
             return Ok(None);
         }
-        let played: Vec<EvaluatedTask> = played.into_iter().flatten().collect();
-        let questions = std::mem::take(&mut *questions.lock().expect("no holder panics"));
-        let answers = runtime.block_on(self.answers(&questions, stop))?;
-        Ok(answers.map(|answers| self.sum_up(&played, &answers)))
+        let evaluated: Vec<EvaluatedTask> = evaluated.into_iter().flatten().collect();
+        let queries = std::mem::take(&mut *queries.lock().expect("no holder panics"));
+        let policy = runtime.block_on(self.score_queries(&queries, stop))?;
+        Ok(policy.map(|policy| self.aggregate(&evaluated, &policy)))
     }
 
-    /// The probability of each answer to each question; `None` when `stop` says so before the end.
-    async fn answers(&self, questions: &ScoreQueries, stop: &dyn Fn() -> bool) -> Result<Option<Vec<Vec<f64>>>> {
-        let mut all = JoinSet::new();
-        for (i, ((prompt, answers), request)) in questions.list.iter().enumerate() {
+    /// Action probabilities of every query. `None` if `stop` returns true before the end.
+    async fn score_queries(&self, queries: &ScoreQueries, stop: &dyn Fn() -> bool) -> Result<Option<Vec<Vec<f64>>>> {
+        let mut running = JoinSet::new();
+        for (i, ((prompt, actions), request)) in queries.list.iter().enumerate() {
             let rollout = self.rollout.clone();
-            let (prompt, answers, request) = (prompt.clone(), answers.clone(), request.clone());
-            all.spawn(async move { rollout.probabilities(&prompt, &answers, &request).await.map(|p| (i, p)) });
+            let (prompt, actions, request) = (prompt.clone(), actions.clone(), request.clone());
+            running.spawn(async move { rollout.probabilities(&prompt, &actions, &request).await.map(|p| (i, p)) });
         }
-        let mut out = vec![Vec::new(); questions.list.len()];
-        while let Some(joined) = all.join_next().await {
-            let (i, p) = joined.map_err(|e| crate::Error::Stopped(format!("a question was lost: {e}")))??;
-            out[i] = p;
+        let mut policy = vec![Vec::new(); queries.list.len()];
+        while let Some(joined) = running.join_next().await {
+            let (i, p) = joined.map_err(|e| crate::Error::Stopped(format!("a scoring task failed: {e}")))??;
+            policy[i] = p;
             if stop() {
                 return Ok(None);
             }
         }
-        Ok(Some(out))
+        Ok(Some(policy))
     }
 
-    fn sum_up(&self, played: &[EvaluatedTask], answers: &[Vec<f64>]) -> EvalResult {
-        let episodes = self.rollout.settings.episodes as usize;
-        let good: Vec<&EvaluatedTask> = played.iter().filter(|p| p.record.error.is_none()).collect();
-        let exact = !good.is_empty() && good.iter().all(|p| p.open.len() == episodes);
+    fn aggregate(&self, evaluated: &[EvaluatedTask], policy: &[Vec<f64>]) -> EvalResult {
+        let episodes = self.rollout.episode_config.episodes as usize;
+        let completed: Vec<&EvaluatedTask> = evaluated.iter().filter(|t| t.trajectory.error.is_none()).collect();
+        let exact = !completed.is_empty() && completed.iter().all(|t| t.enumerated.len() == episodes);
         // By task: (score, won) by episode.
-        let values: Vec<Vec<(f64, f64)>> = good
+        let values: Vec<Vec<(f64, f64)>> = completed
             .iter()
-            .map(|p| match exact {
-                true => p.open.iter().map(|o| o.tree.value(&|s| answers[o.questions[s] as usize].clone())).collect(),
+            .map(|t| match exact {
+                true => t.enumerated.iter().map(|e| e.tree.value(&|s| policy[e.queries[s] as usize].clone())).collect(),
                 false => {
-                    p.record.episodes.iter().map(|e| (f64::from(e.score()), f64::from(u8::from(e.won())))).collect()
+                    let episodes = t.trajectory.episodes.iter();
+                    episodes.map(|e| (f64::from(e.score()), f64::from(u8::from(e.won())))).collect()
                 }
             })
             .collect();
-        let cell = |p: &EvaluatedTask| (p.record.task.opponent.as_ref().map(|o| o.name.clone()), p.record.task.seat);
-        let mut cells: BTreeMap<Stratum, Vec<usize>> = BTreeMap::new();
-        for (i, p) in good.iter().enumerate() {
-            cells.entry(cell(p)).or_default().push(i);
+        let mut strata: BTreeMap<Stratum, Vec<usize>> = BTreeMap::new();
+        for (i, t) in completed.iter().enumerate() {
+            let task = &t.trajectory.task;
+            strata.entry((task.opponent.as_ref().map(|o| o.name.clone()), task.seat)).or_default().push(i);
         }
         let curve = |keep: &dyn Fn(&Stratum) -> bool, of: &dyn Fn((f64, f64)) -> f64| -> Vec<EvalEstimate> {
             (0..episodes)
                 .map(|n| {
-                    let strata = cells.iter().filter(|(k, _)| keep(k)).map(|(_, members)| {
-                        members.iter().filter_map(|i| values[*i].get(n)).map(|v| of(*v)).collect::<Vec<f64>>()
+                    let values = strata.iter().filter(|(k, _)| keep(k)).map(|(_, tasks)| {
+                        tasks.iter().filter_map(|i| values[*i].get(n)).map(|v| of(*v)).collect::<Vec<f64>>()
                     });
-                    stratified(strata)
+                    stratified_mean(values)
                 })
                 .collect()
         };
         let score = |(s, _): (f64, f64)| s;
-        let names = cells.keys().filter_map(|(o, _)| o.clone()).collect::<std::collections::BTreeSet<_>>();
-        let seats = cells.keys().map(|(_, s)| *s).collect::<std::collections::BTreeSet<_>>();
-        let (bad, acted) = good.iter().fold((0, 0), |(b, a), p| {
-            let (bad, all) = p.record.invalid_actions();
-            (b + bad, a + all)
+        let names = strata.keys().filter_map(|(o, _)| o.clone()).collect::<std::collections::BTreeSet<_>>();
+        let seats = strata.keys().map(|(_, s)| *s).collect::<std::collections::BTreeSet<_>>();
+        let (invalid, actions) = completed.iter().fold((0, 0), |(i, a), t| {
+            let (invalid, actions) = t.trajectory.invalid_actions();
+            (i + invalid, a + actions)
         });
         EvalResult {
             score: curve(&|_| true, &score),
@@ -203,14 +204,14 @@ impl Evaluator {
                 .collect(),
             by_seat: seats.into_iter().map(|s| (s, curve(&|(_, seat)| *seat == s, &score))).collect(),
             exact,
-            errors: (played.len() - good.len()) as u64,
-            invalid: f64::from(bad) / f64::from(acted.max(1)),
+            errors: (evaluated.len() - completed.len()) as u64,
+            invalid: f64::from(invalid) / f64::from(actions.max(1)),
         }
     }
 }
 
-/// A mean over strata that are there in their right proportions: only what varies inside them is luck.
-fn stratified(strata: impl Iterator<Item = Vec<f64>>) -> EvalEstimate {
+/// Mean over strata in their population proportions; the standard error is that within strata.
+fn stratified_mean(strata: impl Iterator<Item = Vec<f64>>) -> EvalEstimate {
     let (mut n, mut sum, mut variance) = (0_usize, 0.0, 0.0);
     for values in strata {
         let count = values.len();
@@ -219,10 +220,10 @@ fn stratified(strata: impl Iterator<Item = Vec<f64>>) -> EvalEstimate {
         }
         let total: f64 = values.iter().sum();
         let mean = total / count as f64;
-        let spread: f64 = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (count.max(2) - 1) as f64;
+        let sample_variance: f64 = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (count.max(2) - 1) as f64;
         n += count;
         sum += total;
-        variance += count as f64 * spread;
+        variance += count as f64 * sample_variance;
     }
     if n == 0 {
         return EvalEstimate::default();
@@ -230,25 +231,25 @@ fn stratified(strata: impl Iterator<Item = Vec<f64>>) -> EvalEstimate {
     EvalEstimate { mean: sum / n as f64, se: variance.sqrt() / n as f64, tasks: n as u64 }
 }
 
-/// Notes the questions an episode comes to, if it can be enumerated.
-fn ask(
+/// Adds the queries of an episode, if its game is enumerable.
+fn enumerate(
     meta: &mage_core::MetaEpisode,
     episode: u32,
     limit: usize,
     rollout: &Rollout,
-    questions: &Mutex<ScoreQueries>,
+    queries: &Mutex<ScoreQueries>,
 ) -> Option<EnumeratedEpisode> {
     let task = meta.task();
-    // A switching opponent's episode depends on the task's seed; others' on the opponent alone.
+    // The game tree of a switching opponent depends on the task's seed; otherwise on the opponent alone.
     let switching = task.opponent.as_ref().is_some_and(|o| o.kind == mage_env::SWITCHING);
     let key = match switching {
         true => Hash::of(&(task, episode)),
         false => Hash::of(&(&task.opponent, task.seat, &task.options)),
     };
-    let known = questions.lock().expect("no holder panics").trees.get(&key).cloned();
-    let tree = known.unwrap_or_else(|| {
+    let cached = queries.lock().expect("no holder panics").trees.get(&key).cloned();
+    let tree = cached.unwrap_or_else(|| {
         let tree = meta.game_tree(limit).map(Arc::new);
-        questions.lock().expect("no holder panics").trees.insert(key, tree.clone());
+        queries.lock().expect("no holder panics").trees.insert(key, tree.clone());
         tree
     })?;
     let mut ids = Vec::with_capacity(tree.info_sets.len());
@@ -261,45 +262,45 @@ fn ask(
             reward: 0.0,
             observation: observation.clone(),
         });
-        let so_far = Episode { start: info_set.start.clone(), turns: turns.collect(), end: None };
-        let request = meta.counterfactual_request(&so_far, Some(info_set.legal.clone()))?.ok()?;
-        let question = (rollout.speech.prompt(&request.messages).ok()?, info_set.legal.clone());
-        let mut q = questions.lock().expect("no holder panics");
+        let history = Episode { start: info_set.start.clone(), turns: turns.collect(), end: None };
+        let request = meta.request_if(&history, Some(info_set.legal.clone()))?.ok()?;
+        let query = (rollout.codec.prompt(&request.messages).ok()?, info_set.legal.clone());
+        let mut q = queries.lock().expect("no holder panics");
         let next = q.list.len() as u32;
-        let id = *q.ids.entry(question.clone()).or_insert(next);
+        let id = *q.ids.entry(query.clone()).or_insert(next);
         if id == next {
-            q.list.push((question, request));
+            q.list.push((query, request));
         }
         ids.push(id);
     }
-    Some(EnumeratedEpisode { tree, questions: ids })
+    Some(EnumeratedEpisode { tree, queries: ids })
 }
 
 impl Rollout {
-    /// How likely the policy gives each of some answers to a prompt; what is drawn under the rollout's temperature.
+    /// Probabilities of the given actions under the policy and the temperature of the rollout.
     async fn probabilities(
         &self,
         prompt: &[u32],
-        answers: &[String],
+        actions: &[String],
         request: &mage_core::RequestBody,
     ) -> Result<Vec<f64>> {
-        let mut logs = Vec::with_capacity(answers.len());
-        for answer in answers {
-            let response = self.speech.answer_tokens(request, answer)?;
-            let allowed = self.speech.masks(request, &response)?;
+        let mut logprobs = Vec::with_capacity(actions.len());
+        for action in actions {
+            let response = self.codec.response_tokens(request, action)?;
+            let allowed = self.codec.masks(request, &response)?;
             let tokens = [prompt, &response].concat();
             let scored = ScoreRequest { weights: self.weights.clone(), tokens, from: prompt.len(), allowed };
-            logs.push(self.sampler.score(scored).await?.logprobs.iter().map(|l| f64::from(*l)).sum::<f64>());
+            logprobs.push(self.sampler.score(scored).await?.logprobs.iter().map(|l| f64::from(*l)).sum::<f64>());
         }
-        let best = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let likely: Vec<f64> = match self.params.temperature {
+        let max = logprobs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let weights: Vec<f64> = match self.params.temperature {
             0.0 => {
-                let first = logs.iter().position(|l| *l == best);
-                (0..logs.len()).map(|i| f64::from(u8::from(Some(i) == first))).collect()
+                let first = logprobs.iter().position(|l| *l == max);
+                (0..logprobs.len()).map(|i| f64::from(u8::from(Some(i) == first))).collect()
             }
-            t => logs.iter().map(|l| ((l - best) / f64::from(t)).exp()).collect(),
+            t => logprobs.iter().map(|l| ((l - max) / f64::from(t)).exp()).collect(),
         };
-        let total: f64 = likely.iter().sum();
-        Ok(likely.into_iter().map(|p| p / total).collect())
+        let total: f64 = weights.iter().sum();
+        Ok(weights.into_iter().map(|p| p / total).collect())
     }
 }

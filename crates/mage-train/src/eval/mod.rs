@@ -1,6 +1,6 @@
 //! Evaluation of agents on fixed task sets.
 //!
-//! [`Evaluation`] plays a task set with any agent and stores its records (`mage eval`). [`evaluator`] measures the policy of a
+//! [`Evaluation`] plays a task set with any agent and stores the trajectories (`mage eval`). [`evaluator`] measures the policy of a
 //! training run between updates.
 
 mod concurrent;
@@ -12,4 +12,4 @@ pub mod task_set;
 
 pub use crate::train::runtime;
 pub use evaluation::*;
-pub use model_agent::{Answerer, DecodingConfig, ModelAgent, run_settings};
+pub use model_agent::{Answerer, DecodingConfig, ModelAgent, run_episode_config};

@@ -1,11 +1,9 @@
-//! Which model sits down to play?
-//!
-//! One behind an endpoint, one in a folder, or the policy of a training run: all of them answer calls.
+//! Agents that respond with a model: behind an endpoint, in a folder, or the policy of a training run.
 
 use crate::{
     Error, Hub, Result,
     engines::{self, SamplerOptions},
-    policy::codec::{PromptCodec, as_engines_say, call_seed, finish},
+    policy::codec::{PromptCodec, request_seed, to_core_finish, to_engine_messages},
     recipe::Recipe,
     run_dir::last_model,
 };
@@ -20,106 +18,106 @@ use std::{
 };
 use tokio::runtime::Handle;
 
-/// Answers calls with a model.
+/// Responds to requests with a model.
 pub trait Answerer: Send + Sync {
-    /// Answers one call.
-    fn answer<'a>(&'a self, call: &'a Request) -> BoxFuture<'a, Result<Completion>>;
+    /// Responds to one request.
+    fn answer<'a>(&'a self, request: &'a Request) -> BoxFuture<'a, Result<Completion>>;
 }
 
-/// A model that plays.
+/// A model as an agent.
 #[derive(Clone)]
 pub struct ModelAgent {
-    /// What people call it.
+    /// Display name.
     pub name: String,
-    /// What records call it: a name, and a hash of its weights where they are at hand.
+    /// Identifier in trajectories: the name, or a hash of local weights.
     pub id: String,
-    /// Who answers.
+    /// The model.
     pub answerer: Arc<dyn Answerer>,
-    /// How answers are drawn: a part of the method, since other draws are other results.
-    pub drawn: DecodingConfig,
-    /// Where it runs.
+    /// Decoding parameters. They are part of the method, since they affect results.
+    pub decoding: DecodingConfig,
+    /// Runtime of the requests.
     pub runtime: Handle,
-    /// How many meta-episodes are under way at once.
-    pub in_flight: usize,
+    /// Maximum concurrent meta-episodes.
+    pub max_in_flight: usize,
 }
 
-/// How a model's answers come about.
+/// Decoding parameters of a model.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct DecodingConfig {
-    /// How tokens are drawn; length and seed are each call's own.
+    /// Sampling parameters; each request sets its own length and seed.
     pub params: SamplingParams,
-    /// Whether it thinks first.
+    /// Whether the model thinks before it responds.
     pub thinking: Thinking,
 }
 
 impl ModelAgent {
-    /// A chat model; `id` should name the weights, `name` is for people.
+    /// A chat model. `id` should identify the weights; `name` is the display name.
     pub fn chat(
         name: &str,
         id: &str,
         policy: Arc<dyn ChatPolicy>,
-        drawn: DecodingConfig,
+        decoding: DecodingConfig,
         runtime: Handle,
-        in_flight: usize,
+        max_in_flight: usize,
     ) -> Self {
-        let answerer = Arc::new(ChatAnswerer { policy, drawn: drawn.clone(), label: id.to_owned() });
-        ModelAgent { name: name.to_owned(), id: id.to_owned(), answerer, drawn, runtime, in_flight }
+        let answerer = Arc::new(ChatAnswerer { policy, decoding: decoding.clone(), label: id.to_owned() });
+        ModelAgent { name: name.to_owned(), id: id.to_owned(), answerer, decoding, runtime, max_in_flight }
     }
 
-    /// A model in a folder or on the Hub, in full prompts.
+    /// A model in a folder or on the Hub, with full prompts.
     pub fn folder(
         name: &str,
-        drawn: DecodingConfig,
-        place: SamplerOptions,
+        decoding: DecodingConfig,
+        options: SamplerOptions,
         runtime: Handle,
-        in_flight: usize,
+        max_in_flight: usize,
     ) -> Result<Self> {
         let dir = Hub::from_env(true).folder(name)?;
-        Self::native(name, &dir, PromptForm::Full, drawn, place, runtime, in_flight)
+        Self::native(name, &dir, PromptForm::Full, decoding, options, runtime, max_in_flight)
     }
 
-    /// The newest policy of a training run, in the prompts it was trained on.
+    /// The latest policy of a training run, with the prompt form of its training.
     pub fn of_run(
         run: &Path,
         recipe: &Recipe,
         params: SamplingParams,
-        place: SamplerOptions,
+        options: SamplerOptions,
         runtime: Handle,
-        in_flight: usize,
+        max_in_flight: usize,
     ) -> Result<Self> {
-        let drawn = DecodingConfig { params, thinking: recipe.play.thinking };
+        let decoding = DecodingConfig { params, thinking: recipe.play.thinking };
         let dir = last_model(run)?;
-        Self::native(&run.to_string_lossy(), &dir, recipe.play.form, drawn, place, runtime, in_flight)
+        Self::native(&run.to_string_lossy(), &dir, recipe.play.form, decoding, options, runtime, max_in_flight)
     }
 
     fn native(
         name: &str,
         dir: &Path,
-        size: PromptForm,
-        drawn: DecodingConfig,
-        place: SamplerOptions,
+        form: PromptForm,
+        decoding: DecodingConfig,
+        options: SamplerOptions,
         runtime: Handle,
-        in_flight: usize,
+        max_in_flight: usize,
     ) -> Result<Self> {
-        drawn.params.check()?;
+        decoding.params.check()?;
         let id = format!("weights@{}", &weights_hash(dir)?[..32]);
-        let (sampler, renderer) = engines::sampler(&dir.to_string_lossy(), place)?;
-        let speech = PromptCodec::new(renderer, size, drawn.thinking)?;
-        let answerer = Arc::new(NativeAnswerer { speech, sampler, params: drawn.params.clone(), label: id.clone() });
-        Ok(ModelAgent { name: name.to_owned(), id, answerer, drawn, runtime, in_flight })
+        let (sampler, renderer) = engines::sampler(&dir.to_string_lossy(), options)?;
+        let codec = PromptCodec::new(renderer, form, decoding.thinking)?;
+        let answerer = Arc::new(NativeAnswerer { codec, sampler, params: decoding.params.clone(), label: id.clone() });
+        Ok(ModelAgent { name: name.to_owned(), id, answerer, decoding, runtime, max_in_flight })
     }
 }
 
-/// How a run's policy plays panels of `episodes` episodes: as it was trained, the latest episodes in memory where its prompts
-/// have no room for all.
-pub fn run_settings(recipe: &Recipe, env_info: &EnvInfo, episodes: u32) -> EpisodeConfig {
-    let trained = recipe.eval_settings(env_info);
-    let room = (trained.prompt_form == PromptForm::Compact).then_some(trained.slots);
-    let too_small = room.filter(|slots| episodes as usize > slots + 1);
-    EpisodeConfig { episodes, recall_limit: too_small.or(trained.recall_limit), ..trained }
+/// Episode configuration for the policy of a run with `episodes` episodes. If its prompts have fewer memory slots, they contain
+/// the latest episodes.
+pub fn run_episode_config(recipe: &Recipe, env_info: &EnvInfo, episodes: u32) -> EpisodeConfig {
+    let trained = recipe.eval_episode_config(env_info);
+    let slots = (trained.size == PromptForm::Compact).then_some(trained.slots);
+    let recall_limit = slots.filter(|slots| episodes as usize > slots + 1).or(trained.recall_limit);
+    EpisodeConfig { episodes, recall_limit, ..trained }
 }
 
-/// A hash of the numbers in a model's folder.
+/// Hash of the weights in a model folder.
 fn weights_hash(dir: &Path) -> Result<String> {
     let mut files: Vec<_> = fs::read_dir(dir)
         .map_err(Error::io(dir))?
@@ -128,72 +126,72 @@ fn weights_hash(dir: &Path) -> Result<String> {
         .collect();
     files.sort();
     if files.is_empty() {
-        return Err(Error::Run { path: dir.to_owned(), problem: "it has no weights (*.safetensors)".to_owned() });
+        return Err(Error::Run { path: dir.to_owned(), problem: "the folder has no weights (*.safetensors)".to_owned() });
     }
     let mut hasher = blake3::Hasher::new();
-    let mut piece = vec![0; 1 << 20];
+    let mut buffer = vec![0; 1 << 20];
     for path in files {
         hasher.update(path.file_name().unwrap_or_default().as_encoded_bytes());
         let mut file = File::open(&path).map_err(Error::io(&path))?;
         loop {
-            match file.read(&mut piece).map_err(Error::io(&path))? {
+            match file.read(&mut buffer).map_err(Error::io(&path))? {
                 0 => break,
-                n => hasher.update(&piece[..n]),
+                n => hasher.update(&buffer[..n]),
             };
         }
     }
     Ok(hasher.finalize().to_hex().to_string())
 }
 
-/// The hash that sets apart how a method is drawn.
-pub(super) fn method_hash(method: Hash, drawn: &DecodingConfig) -> Hash {
-    Hash::of(&(method, drawn))
+/// Hash of a method with its decoding parameters.
+pub(super) fn method_hash(method: Hash, decoding: &DecodingConfig) -> Hash {
+    Hash::of(&(method, decoding))
 }
 
 struct ChatAnswerer {
     policy: Arc<dyn ChatPolicy>,
-    drawn: DecodingConfig,
+    decoding: DecodingConfig,
     label: String,
 }
 
 impl Answerer for ChatAnswerer {
-    fn answer<'a>(&'a self, call: &'a Request) -> BoxFuture<'a, Result<Completion>> {
+    fn answer<'a>(&'a self, request: &'a Request) -> BoxFuture<'a, Result<Completion>> {
         Box::pin(async move {
-            let messages = as_engines_say(&call.body.messages);
-            let params =
-                SamplingParams { max_tokens: call.body.max_tokens, seed: call_seed(call), ..self.drawn.params.clone() };
-            let answers = call.body.allowed.clone();
-            let request = ChatRequest { messages, thinking: self.drawn.thinking, params, allowed_completions: answers };
-            let said = self.policy.complete(request).await?;
+            let messages = to_engine_messages(&request.request.messages);
+            let params = SamplingParams {
+                max_tokens: request.request.max_tokens,
+                seed: request_seed(request),
+                ..self.decoding.params.clone()
+            };
+            let answers = request.request.allowed.clone();
+            let chat_request = ChatRequest { messages, thinking: self.decoding.thinking, params, answers };
+            let response = self.policy.complete(chat_request).await?;
             Ok(Completion {
-                text: said.text,
+                text: response.text,
                 tokens: None,
-                finish: finish(said.finish),
+                finish: to_core_finish(response.finish),
                 weights: Some(self.label.clone()),
-                usage: Some(TokenUsage {
-                    prompt_tokens: said.usage.prompt_tokens,
-                    completion_tokens: said.usage.completion_tokens,
-                }),
+                usage: Some(TokenUsage { prompt: response.usage.prompt, answer: response.usage.answer }),
             })
         })
     }
 }
 
 struct NativeAnswerer {
-    speech: PromptCodec,
+    codec: PromptCodec,
     sampler: Arc<dyn Sampler>,
     params: SamplingParams,
     label: String,
 }
 
 impl Answerer for NativeAnswerer {
-    fn answer<'a>(&'a self, call: &'a Request) -> BoxFuture<'a, Result<Completion>> {
+    fn answer<'a>(&'a self, request: &'a Request) -> BoxFuture<'a, Result<Completion>> {
         Box::pin(async move {
-            let mut request = self.speech.request(&call.body, &self.params, call_seed(call))?;
-            request.weights = AdapterName::default();
-            let prompt = request.prompt.clone();
-            let sample = self.sampler.sample(request).await?;
-            self.speech.answer(prompt, sample, &self.label)
+            let mut sample_request = self.codec.request(&request.request, &self.params, request_seed(request))?;
+            sample_request.weights = AdapterName::default();
+            let prompt = sample_request.prompt.clone();
+            let sample = self.sampler.sample(sample_request).await?;
+            self.codec.completion(prompt, sample, &self.label)
         })
     }
 }

@@ -1,7 +1,7 @@
-//! Which tasks is an agent judged on?
+//! Task sets: fixed lists of tasks for evaluation, equal for all methods of a comparison.
 //!
-//! A fixed list, the same for every method that is compared. Opponents and seats appear in it exactly as often as the
-//! population says, not as luck would have it, so that a mean over the panel is a mean over the population.
+//! Opponents and seats appear exactly in the proportions of the population, so that a mean over the task set is a mean over
+//! the population.
 
 use crate::Result;
 use mage_env::{EnvSpec, Hash, Population, Seed, Task};
@@ -14,7 +14,7 @@ pub struct TaskSet {
 }
 
 impl TaskSet {
-    /// `count` tasks of a split; opponent and seat in proportion, rounded by largest remainder.
+    /// `count` tasks of a split, with opponents and seats in proportion, rounded by the largest-remainder method.
     pub fn new(population: &Population, split: &str, seats: u8, count: usize, seed: Seed) -> Result<Self> {
         let opponents = population.in_split(split)?;
         let shares = population.seat_shares(seats)?;
@@ -44,9 +44,9 @@ impl TaskSet {
         Ok(TaskSet { tasks, hash })
     }
 
-    /// The same tasks with starts from the environment's finite stock, without replacement, where it has one.
-    pub fn dealt(mut self, env_spec: &dyn EnvSpec, seed: Seed) -> Result<Self> {
-        env_spec.assign_without_replacement(&mut self.tasks, 0, seed.child("deal"))?;
+    /// Assigns start states without replacement, in environments that have a finite set of them.
+    pub fn without_replacement(mut self, env_spec: &dyn EnvSpec, seed: Seed) -> Result<Self> {
+        env_spec.deal(&mut self.tasks, 0, seed.child("deal"))?;
         self.hash = Hash::of(&self.tasks);
         Ok(self)
     }
@@ -56,7 +56,7 @@ impl TaskSet {
         &self.tasks
     }
 
-    /// What the panel is known by.
+    /// Hash that identifies the task set.
     pub fn hash(&self) -> Hash {
         self.hash
     }
@@ -84,14 +84,14 @@ mod tests {
     #[test]
     fn opponents_and_seats_appear_as_often_as_they_should() {
         let population = Registry::builtin().get("kuhn").unwrap().default_population();
-        let panel = TaskSet::new(&population, "train", 2, 200, Seed::new(1)).unwrap();
+        let task_set = TaskSet::new(&population, "train", 2, 200, Seed::new(1)).unwrap();
         let count = |name: &str, seat| {
-            panel.tasks().iter().filter(|t| t.seat == seat && t.opponent.as_ref().unwrap().name == name).count()
+            task_set.tasks().iter().filter(|t| t.seat == seat && t.opponent.as_ref().unwrap().name == name).count()
         };
-        assert_eq!(panel.tasks().len(), 200);
+        assert_eq!(task_set.tasks().len(), 200);
         assert_eq!([count("conservative", 0), count("aggressive", 1), count("intermediate", 0)], [30, 30, 40]);
-        assert_eq!(panel, TaskSet::new(&population, "train", 2, 200, Seed::new(1)).unwrap());
-        assert_ne!(panel.hash(), TaskSet::new(&population, "train", 2, 200, Seed::new(2)).unwrap().hash());
+        assert_eq!(task_set, TaskSet::new(&population, "train", 2, 200, Seed::new(1)).unwrap());
+        assert_ne!(task_set.hash(), TaskSet::new(&population, "train", 2, 200, Seed::new(2)).unwrap().hash());
     }
 
     proptest! {

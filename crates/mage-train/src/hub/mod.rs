@@ -1,9 +1,8 @@
-//! Where is the model called `org/name`?
+//! Models by folder or by Hugging Face Hub name (`org/name@revision`).
 //!
-//! In a folder of that name, where there is one; else on the Hugging Face Hub, by way of the cache that its other clients
-//! use too. `HF_HOME` and `HF_HUB_CACHE` say where that is, `HF_TOKEN` opens private models, `HF_HUB_OFFLINE` keeps to
-//! what is in the cache, `HF_ENDPOINT` names another hub, `HF_HUB_ETAG_TIMEOUT` says how many seconds that may take to
-//! answer before the cache has to do.
+//! Downloads use the cache of the other Hub clients. Environment variables: `HF_HOME` and `HF_HUB_CACHE` (cache folder),
+//! `HF_TOKEN` (private models), `HF_HUB_OFFLINE` (cache only), `HF_ENDPOINT` (another hub), `HF_HUB_ETAG_TIMEOUT` (seconds
+//! before the cache is used instead).
 
 use crate::Result;
 use hf_hub::{
@@ -23,44 +22,44 @@ use std::{
 };
 
 const ENDPOINT: &str = "https://huggingface.co";
-/// The patience of the Hub's other clients.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout of metadata requests, as in other Hub clients.
+const METADATA_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The Hub and its cache, as the environment describes them.
+/// Access to the Hub and its cache.
 #[derive(Clone)]
 pub struct Hub {
-    /// The folder of the cache: `models--org--name` and so on.
+    /// Cache folder, with subfolders `models--org--name`.
     pub cache: PathBuf,
-    /// The address of the hub.
+    /// URL of the hub.
     pub endpoint: String,
-    /// Who asks.
+    /// Access token.
     pub token: Option<String>,
-    /// Whether to keep to the cache.
+    /// Whether to use the cache only.
     pub offline: bool,
-    /// How long the hub may take to say what a model consists of.
-    pub patience: Duration,
-    /// Whether to draw a bar for each file that is fetched.
+    /// Timeout of metadata requests.
+    pub metadata_timeout: Duration,
+    /// Whether to show a progress bar per download.
     pub progress: bool,
 }
 
 impl fmt::Debug for Hub {
-    /// The token is nobody's business.
+    /// Hides the token.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Hub { cache, endpoint, token, offline, patience, progress } = self;
+        let Hub { cache, endpoint, token, offline, metadata_timeout, progress } = self;
         let token = token.as_ref().map(|_| "***");
         f.debug_struct("Hub")
             .field("cache", cache)
             .field("endpoint", endpoint)
             .field("token", &token)
             .field("offline", offline)
-            .field("patience", patience)
+            .field("metadata_timeout", metadata_timeout)
             .field("progress", progress)
             .finish()
     }
 }
 
 impl Hub {
-    /// As the environment has it.
+    /// Configuration from environment variables.
     pub fn from_env(progress: bool) -> Self {
         let var = |name: &str| env::var(name).ok().filter(|v| !v.is_empty());
         let home = var("HF_HOME").map(PathBuf::from).unwrap_or_else(|| {
@@ -75,115 +74,115 @@ impl Hub {
             cache: var("HF_HUB_CACHE").map(PathBuf::from).unwrap_or_else(|| home.join("hub")),
             endpoint: var("HF_ENDPOINT").unwrap_or_else(|| ENDPOINT.to_owned()),
             offline: var("HF_HUB_OFFLINE").is_some_and(truth),
-            patience: var("HF_HUB_ETAG_TIMEOUT").and_then(|v| v.parse().ok()).map_or(PATIENCE, Duration::from_secs),
+            metadata_timeout: var("HF_HUB_ETAG_TIMEOUT").and_then(|v| v.parse().ok()).map_or(METADATA_TIMEOUT, Duration::from_secs),
             progress,
         }
     }
 
-    /// Opens a model: a folder, a name, or an adapter's folder or name, whose model is then found the same way.
+    /// Opens a model by folder or Hub name. An adapter is opened with its base model.
     pub fn open(&self, text: &str) -> Result<NativeModel> {
         let dir = self.folder(text)?;
         if !NativeAdapter::is_in(&dir) || dir.join("config.json").exists() {
-            return Ok(known_as(NativeModel::open(&dir)?, text));
+            return Ok(with_source(NativeModel::open(&dir)?, text));
         }
         let base = NativeAdapter::base_of(&dir)?.ok_or_else(|| {
             Error::invalid(
                 text,
-                "its adapter_config.json names no base_model_name_or_path; give model and adapter apart",
+                "adapter_config.json has no base_model_name_or_path; specify model and adapter separately",
             )
         })?;
-        let beside = dir.join(&base);
-        let found = if beside.is_dir() { beside } else { self.folder(&base)? };
-        let model = known_as(NativeModel::open(&found)?, &base);
+        let local = dir.join(&base);
+        let base_dir = if local.is_dir() { local } else { self.folder(&base)? };
+        let model = with_source(NativeModel::open(&base_dir)?, &base);
         let adapter = NativeAdapter::open(&dir, model.config())?;
         Ok(model.with_adapter(adapter)?)
     }
 
-    /// What a model's files say of it, without fetching or reading its numbers; of an adapter, what its model's say.
+    /// Describes a model, or the base model of an adapter, without downloading or reading weights.
     pub fn describe(&self, text: &str) -> Result<ModelDescription> {
         let dir = self.find(text, false)?;
         if NativeAdapter::is_in(&dir) && !dir.join("config.json").exists() {
             let base = NativeAdapter::base_of(&dir)?.unwrap_or_default();
-            let beside = dir.join(&base);
-            return if beside.is_dir() { Ok(ModelDescription::read(&beside)?) } else { self.describe(&base) };
+            let local = dir.join(&base);
+            return if local.is_dir() { Ok(ModelDescription::read(&local)?) } else { self.describe(&base) };
         }
-        if dir.is_file() || has_numbers(&dir) {
+        if dir.is_file() || has_weights(&dir) {
             return Ok(ModelDescription::read(&dir)?);
         }
         let tokenizer = dir.join("tokenizer.json").exists().then(|| Renderer::from_dir(&dir)).transpose()?;
-        let shape = ModelDescription::from_config(Config::read(&dir.join("config.json"))?);
-        Ok(ModelDescription { renderer: tokenizer.map(Arc::new), ..shape })
+        let description = ModelDescription::from_config(Config::read(&dir.join("config.json"))?);
+        Ok(ModelDescription { renderer: tokenizer.map(Arc::new), ..description })
     }
 
-    /// The adapter that is there, of a model of this shape; nothing where a model is.
+    /// Opens an adapter for a model with this configuration; `None` if `text` is a full model.
     pub fn adapter(&self, text: &str, config: &Config) -> Result<Option<NativeAdapter>> {
         if text.is_empty() {
             return Ok(None);
         }
         let dir = self.find(text, false)?;
-        let alone = NativeAdapter::is_in(&dir) && !dir.join("config.json").exists();
-        Ok(alone.then(|| NativeAdapter::open(&dir, config)).transpose()?)
+        let adapter_only = NativeAdapter::is_in(&dir) && !dir.join("config.json").exists();
+        Ok(adapter_only.then(|| NativeAdapter::open(&dir, config)).transpose()?)
     }
 
-    /// The folder of a model or adapter: the one of that name, or what `org/name` or `org/name@revision` is on the Hub.
+    /// The folder of a model or adapter: a local path, or a download of `org/name` or `org/name@revision`.
     pub fn folder(&self, text: &str) -> Result<PathBuf> {
         self.find(text, true)
     }
 
-    /// The folder, with the numbers in it or perhaps without.
-    fn find(&self, text: &str, numbers: bool) -> Result<PathBuf> {
+    /// The folder of a model or adapter, with or without its weights.
+    fn find(&self, text: &str, weights: bool) -> Result<PathBuf> {
         let path = Path::new(text);
         if path.exists() {
             return Ok(path.to_owned());
         }
         let Some(name) = HubName::parse(text) else {
-            return Err(Error::invalid(text, "there is no such folder, and it is no name of the form org/name").into());
+            return Err(Error::invalid(text, "no such folder, and not a Hub name of the form org/name").into());
         };
         if self.offline {
-            return self.cached(&name, numbers).ok_or_else(|| {
+            return self.cached(&name, weights).ok_or_else(|| {
                 let problem = format!(
-                    "there is no such folder, and it is not in {}, or not with all its files; HF_HUB_OFFLINE keeps us from fetching it",
+                    "no such folder, and not complete in the cache {}; unset HF_HUB_OFFLINE to download it",
                     self.cache.display()
                 );
                 Error::invalid(text, problem).into()
             });
         }
-        match self.fetch(&name, numbers) {
+        match self.fetch(&name, weights) {
             Ok(dir) => Ok(dir),
-            // Without a connection, what was fetched before will do.
-            Err(e) => match self.cached(&name, numbers).filter(|_| unreachable(&e)) {
+            // Without a connection, use the cached snapshot.
+            Err(e) => match self.cached(&name, weights).filter(|_| unreachable(&e)) {
                 Some(dir) => Ok(dir),
-                None => Err(Error::invalid(text, self.explained(&e)).into()),
+                None => Err(Error::invalid(text, self.error_message(&e)).into()),
             },
         }
     }
 
     /// The complete snapshot of a revision in the cache.
-    fn cached(&self, name: &HubName, numbers: bool) -> Option<PathBuf> {
+    fn cached(&self, name: &HubName, weights: bool) -> Option<PathBuf> {
         let repo = self.cache.join(name.repo(&name.revision).folder_name());
         let commit = fs::read_to_string(repo.join("refs").join(&name.revision));
         let commit = commit.map_or_else(|_| name.revision.clone(), |c| c.trim().to_owned());
         let dir = repo.join("snapshots").join(commit);
         let has = |file: &str| dir.join(file).exists();
-        let whole_model = || has("config.json") && (!numbers || NativeModel::has_all_weights(&dir));
-        (whole_model() || (has("adapter_config.json") && has("adapter_model.safetensors"))).then_some(dir)
+        let complete_model = || has("config.json") && (!weights || NativeModel::has_all_weights(&dir));
+        (complete_model() || (has("adapter_config.json") && has("adapter_model.safetensors"))).then_some(dir)
     }
 
-    /// Fetches what is missing of a revision: all of it from one commit, even if the revision moves on meanwhile.
-    fn fetch(&self, name: &HubName, numbers: bool) -> std::result::Result<PathBuf, ApiError> {
+    /// Downloads the missing files of a revision, all from one commit.
+    fn fetch(&self, name: &HubName, weights: bool) -> std::result::Result<PathBuf, ApiError> {
         let builder = ApiBuilder::from_cache(hf_hub::Cache::new(self.cache.clone()));
         let builder = builder.with_endpoint(self.endpoint.trim_end_matches('/').to_owned());
         let api: Api = builder.with_token(self.token.clone()).with_progress(self.progress).with_retries(3).build()?;
-        // The client sets no limits of its own; the first question shows whether anybody is there at all.
-        let asked = api.repo(name.repo(&name.revision)).info_request();
-        let asked = asked.config().timeout_global(Some(self.patience)).build().call();
-        let info: RepoInfo = asked.and_then(|mut said| said.body_mut().read_json()).map_err(Box::new)?;
+        // The client has no timeouts of its own; the metadata request shows whether the hub is reachable.
+        let request = api.repo(name.repo(&name.revision)).info_request();
+        let response = request.config().timeout_global(Some(self.metadata_timeout)).build().call();
+        let info: RepoInfo = response.and_then(|mut r| r.body_mut().read_json()).map_err(Box::new)?;
         if !info.sha.bytes().all(|b| b.is_ascii_hexdigit()) || info.sha.is_empty() {
             return Err(ApiError::InvalidHeader("sha"));
         }
         let repo = api.repo(name.repo(&info.sha));
         let mut dir = None;
-        for file in info.siblings.iter().map(|s| s.rfilename.as_str()).filter(|f| wanted(f, numbers)) {
+        for file in info.siblings.iter().map(|s| s.rfilename.as_str()).filter(|f| is_model_file(f, weights)) {
             dir = repo.get(file)?.parent().map(Path::to_owned);
         }
         let cache = hf_hub::Cache::new(self.cache.clone());
@@ -191,33 +190,33 @@ impl Hub {
         dir.ok_or(ApiError::MissingHeader("a config.json or safetensors file among its files"))
     }
 
-    /// What went wrong, for people, and without the token whatever a server may have put into its answer.
-    fn explained(&self, e: &ApiError) -> String {
+    /// Error message, with the token removed even if the server repeated it.
+    fn error_message(&self, e: &ApiError) -> String {
         let status = status(e);
         let problem = match status {
-            Some(401 | 403) if self.token.is_some() => "the Hub does not let this HF_TOKEN see it".to_owned(),
-            Some(401 | 403) => "the Hub does not show it to everyone; set HF_TOKEN, or mind the spelling".to_owned(),
-            Some(404) => format!("{} knows no such model or revision", self.endpoint),
-            _ => format!("it could not be fetched from {} ({e})", self.endpoint),
+            Some(401 | 403) if self.token.is_some() => "the Hub denies access with this HF_TOKEN".to_owned(),
+            Some(401 | 403) => "the Hub denies anonymous access; set HF_TOKEN, or check the name".to_owned(),
+            Some(404) => format!("{} has no such model or revision", self.endpoint),
+            _ => format!("the download from {} failed ({e})", self.endpoint),
         };
-        let problem = format!("there is no such folder, and {problem}");
+        let problem = format!("no such folder, and {problem}");
         self.token.as_ref().map_or_else(|| problem.clone(), |token| problem.replace(token.as_str(), "***"))
     }
 }
 
-/// How adapters that are made for a model shall name it.
-fn known_as(model: NativeModel, text: &str) -> NativeModel {
+/// Sets the base-model name that new adapters of a model record.
+fn with_source(model: NativeModel, text: &str) -> NativeModel {
     if Path::new(text).exists() { model } else { model.with_source(text) }
 }
 
-/// The files that make a model or an adapter; nothing that can run code, and nothing in folders.
-fn wanted(file: &str, numbers: bool) -> bool {
-    let plain = Path::new(file).file_name().is_some_and(|n| n == file);
-    let weights = file.ends_with(".safetensors") && (file.starts_with("model") || file.starts_with("adapter_model"));
-    plain && ((weights && numbers) || file.ends_with(".json") || file == "chat_template.jinja")
+/// Whether a file belongs to a model or adapter. Excludes subfolders and all formats that can contain code.
+fn is_model_file(file: &str, weights: bool) -> bool {
+    let top_level = Path::new(file).file_name().is_some_and(|n| n == file);
+    let is_weights = file.ends_with(".safetensors") && (file.starts_with("model") || file.starts_with("adapter_model"));
+    top_level && ((is_weights && weights) || file.ends_with(".json") || file == "chat_template.jinja")
 }
 
-fn has_numbers(dir: &Path) -> bool {
+fn has_weights(dir: &Path) -> bool {
     let files = fs::read_dir(dir).into_iter().flatten().flatten();
     files.into_iter().any(|f| f.file_name().to_string_lossy().ends_with(".safetensors"))
 }
@@ -233,7 +232,7 @@ fn status(e: &ApiError) -> Option<u16> {
     }
 }
 
-/// Whether the Hub could not be asked, rather than said no.
+/// Whether the Hub was unreachable, as opposed to a refusal.
 fn unreachable(e: &ApiError) -> bool {
     match status(e) {
         Some(code) => code >= 500 || code == 429,
@@ -241,7 +240,7 @@ fn unreachable(e: &ApiError) -> bool {
     }
 }
 
-/// `org/name@revision`, taken apart.
+/// The parts of `org/name@revision`.
 #[derive(Debug, PartialEq, Eq)]
 struct HubName {
     id: String,
@@ -256,8 +255,8 @@ impl HubName {
             !p.is_empty() && !p.starts_with('.') && !p.contains("..") && p.chars().all(plain)
         };
         let (org, name) = id.split_once('/')?;
-        let fits = part(org) && part(name) && revision.split('/').all(part);
-        fits.then(|| HubName { id: id.to_owned(), revision: revision.to_owned() })
+        let valid = part(org) && part(name) && revision.split('/').all(part);
+        valid.then(|| HubName { id: id.to_owned(), revision: revision.to_owned() })
     }
 
     fn repo(&self, revision: &str) -> Repo {

@@ -1,4 +1,4 @@
-//! A hub on this machine, and a cache laid out as other clients lay it out.
+//! Tests against a local hub server and a cache in the standard layout.
 
 use super::*;
 use mage_env::Seed;
@@ -44,10 +44,10 @@ fn files(dir: &Path) -> HashMap<String, Vec<u8>> {
     fs::read_dir(dir).unwrap().map(|e| entry(e.unwrap())).collect()
 }
 
-/// Serves repositories by name; `private/…` wants the token, and every answer repeats the token it was asked with.
+/// Serves repositories by name. `private/…` requires the token. Every response repeats the headers of its request.
 struct HubServer {
     address: String,
-    asked: Arc<Mutex<Vec<String>>>,
+    requests: Arc<Mutex<Vec<String>>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -56,17 +56,17 @@ impl HubServer {
     fn start(repos: HashMap<String, HashMap<String, Vec<u8>>>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
-        let (asked, stop) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
-        let (log, end) = (Arc::clone(&asked), Arc::clone(&stop));
+        let (requests, stop) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
+        let (log, end) = (Arc::clone(&requests), Arc::clone(&stop));
         let thread = thread::spawn(move || {
             for stream in listener.incoming() {
                 if end.load(Ordering::SeqCst) {
                     return;
                 }
-                answer(stream.unwrap(), &repos, &log);
+                respond(stream.unwrap(), &repos, &log);
             }
         });
-        HubServer { address, asked, stop, thread: Some(thread) }
+        HubServer { address, requests, stop, thread: Some(thread) }
     }
 }
 
@@ -78,7 +78,7 @@ impl Drop for HubServer {
     }
 }
 
-fn answer(mut stream: TcpStream, repos: &HashMap<String, HashMap<String, Vec<u8>>>, log: &Mutex<Vec<String>>) {
+fn respond(mut stream: TcpStream, repos: &HashMap<String, HashMap<String, Vec<u8>>>, log: &Mutex<Vec<String>>) {
     let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
     let path = lines.next().unwrap().unwrap().split(' ').nth(1).unwrap().to_owned();
     let mut headers = HashMap::new();
@@ -98,7 +98,7 @@ fn answer(mut stream: TcpStream, repos: &HashMap<String, HashMap<String, Vec<u8>
         let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n{more}\r\n", body.len());
         [head.as_bytes(), body].concat()
     };
-    let said = match (repos.get(&id), rest) {
+    let response = match (repos.get(&id), rest) {
         (Some(_), _) if id.starts_with("private/") && !authorised => reply("401 Unauthorized", "", b""),
         (Some(repo), ["revision", "main" | COMMIT]) => {
             let names: Vec<_> = repo.keys().map(|n| serde_json::json!({ "rfilename": n })).collect();
@@ -119,7 +119,7 @@ fn answer(mut stream: TcpStream, repos: &HashMap<String, HashMap<String, Vec<u8>
         }
         _ => reply("404 Not Found", "", format!("nothing for {headers:?}").as_bytes()),
     };
-    let _ = stream.write_all(&said);
+    let _ = stream.write_all(&response);
 }
 
 fn hub(cache: &Path, endpoint: &str) -> Hub {
@@ -128,13 +128,13 @@ fn hub(cache: &Path, endpoint: &str) -> Hub {
         endpoint: endpoint.to_owned(),
         token: None,
         offline: false,
-        patience: PATIENCE,
+        metadata_timeout: METADATA_TIMEOUT,
         progress: false,
     }
 }
 
 #[test]
-fn names_are_told_from_paths() {
+fn hub_names_are_distinguished_from_paths() {
     let parsed = |text: &str| HubName::parse(text).map(|n| (n.id, n.revision));
     let some = |id: &str, revision: &str| Some((id.to_owned(), revision.to_owned()));
     assert_eq!(parsed("Qwen/Qwen3-0.6B"), some("Qwen/Qwen3-0.6B", "main"));
@@ -146,7 +146,7 @@ fn names_are_told_from_paths() {
 }
 
 #[test]
-fn a_model_is_fetched_once_and_then_found_offline() {
+fn a_model_is_downloaded_once_and_then_found_offline() {
     let (stored, cache, plain) =
         (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     model().save(stored.path(), WeightDtype::F32).unwrap();
@@ -167,23 +167,23 @@ fn a_model_is_fetched_once_and_then_found_offline() {
 
     let opened = online.open("org/tiny").unwrap();
     assert!(opened.tensors().eq(model().tensors()));
-    let asked = server.asked.lock().unwrap().clone();
-    assert!(asked.iter().any(|p| p.ends_with("model.safetensors")) && !asked.iter().any(|p| p.ends_with(".bin")));
+    let first = server.requests.lock().unwrap().clone();
+    assert!(first.iter().any(|p| p.ends_with("model.safetensors")) && !first.iter().any(|p| p.ends_with(".bin")));
     online.open("org/tiny").unwrap();
-    let again = server.asked.lock().unwrap()[asked.len()..].to_vec();
-    assert_eq!(again, ["/api/models/org/tiny/revision/main"], "what is there is not fetched again");
+    let again = server.requests.lock().unwrap()[first.len()..].to_vec();
+    assert_eq!(again, ["/api/models/org/tiny/revision/main"], "cached files are not downloaded again");
     online.folder(&format!("org/tiny@{COMMIT}")).unwrap();
 
     let adapted = online.open("org/adapter").unwrap();
     assert_eq!(adapted.adapter().unwrap().base(), Some("org/tiny"));
 
     let refusal = |hub: &Hub, name: &str| hub.folder(name).unwrap_err().to_string();
-    assert!(refusal(&online, "org/nothing").contains("knows no such model"), "{}", refusal(&online, "org/nothing"));
+    assert!(refusal(&online, "org/nothing").contains("has no such model"), "{}", refusal(&online, "org/nothing"));
     assert!(refusal(&online, "org/empty").contains("safetensors"), "{}", refusal(&online, "org/empty"));
     assert!(refusal(&online, "private/tiny").contains("set HF_TOKEN"));
     let wrong = Hub { token: Some("hf_wrong".to_owned()), ..online.clone() };
-    let said = refusal(&wrong, "private/tiny");
-    assert!(said.contains("this HF_TOKEN") && !said.contains("hf_wrong"), "{said}");
+    let error = refusal(&wrong, "private/tiny");
+    assert!(error.contains("this HF_TOKEN") && !error.contains("hf_wrong"), "{error}");
     assert!(!format!("{wrong:?}").contains("hf_wrong"));
     let right = Hub { token: Some(TOKEN.to_owned()), ..online.clone() };
     assert!(right.open("private/tiny").is_ok());
@@ -191,17 +191,17 @@ fn a_model_is_fetched_once_and_then_found_offline() {
     drop(server);
     let offline = Hub { offline: true, ..online.clone() };
     assert!(offline.open("org/tiny").is_ok() && offline.open("org/adapter").is_ok());
-    assert!(online.open("org/tiny").is_ok(), "no connection: what was fetched will do");
-    let said = refusal(&right, "org/other");
-    assert!(said.contains("could not be fetched") && !said.contains(TOKEN), "{said}");
+    assert!(online.open("org/tiny").is_ok(), "without a connection, the cache is used");
+    let error = refusal(&right, "org/other");
+    assert!(error.contains("the download from") && !error.contains(TOKEN), "{error}");
 }
 
 #[test]
-fn a_cache_of_other_clients_is_read() {
+fn the_cache_of_other_clients_is_used() {
     let cache = tempfile::tempdir().unwrap();
     let offline = Hub { offline: true, ..hub(cache.path(), "http://127.0.0.1:9") };
-    let said = offline.folder("org/tiny").unwrap_err().to_string();
-    assert!(said.contains("org/tiny") && said.contains("HF_HUB_OFFLINE"), "{said}");
+    let error = offline.folder("org/tiny").unwrap_err().to_string();
+    assert!(error.contains("org/tiny") && error.contains("HF_HUB_OFFLINE"), "{error}");
     let repo = cache.path().join("models--org--tiny");
     let snapshot = repo.join("snapshots").join(COMMIT);
     model().save(&snapshot, WeightDtype::F32).unwrap();
@@ -213,15 +213,15 @@ fn a_cache_of_other_clients_is_read() {
     assert!(offline.open("org/tiny").is_ok());
     assert!(offline.folder("org/tiny@v2").is_err());
     fs::remove_file(snapshot.join("model.safetensors")).unwrap();
-    assert!(offline.folder("org/tiny").is_err(), "half a snapshot is none");
-    // In several files, all that the index names must be there.
+    assert!(offline.folder("org/tiny").is_err(), "the snapshot is incomplete");
+    // Of sharded weights, all files of the index are required.
     let index = serde_json::json!({ "weight_map": { "a": "model-1.safetensors", "b": "model-2.safetensors" } });
     fs::write(snapshot.join("model.safetensors.index.json"), index.to_string()).unwrap();
     fs::write(snapshot.join("model-1.safetensors"), "").unwrap();
     assert!(offline.folder("org/tiny").is_err(), "one of two files is missing");
     fs::write(snapshot.join("model-2.safetensors"), "").unwrap();
     assert_eq!(offline.folder("org/tiny").unwrap(), snapshot);
-    // An adapter's numbers are no model's.
+    // Adapter weights are not model weights.
     fs::remove_file(snapshot.join("model.safetensors.index.json")).unwrap();
     fs::write(snapshot.join("adapter_model.safetensors"), "").unwrap();
     assert!(offline.folder("org/tiny").is_err());
@@ -230,25 +230,25 @@ fn a_cache_of_other_clients_is_read() {
 }
 
 #[test]
-fn a_hub_that_does_not_answer_is_out_of_reach() {
+fn an_unresponsive_hub_is_unreachable() {
     let cache = tempfile::tempdir().unwrap();
-    let silent = TcpListener::bind("127.0.0.1:0").unwrap(); // connections are made, and that is all
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap(); // accepts connections and never responds
     let address = format!("http://{}", silent.local_addr().unwrap());
-    let hub = Hub { patience: Duration::from_millis(50), ..hub(cache.path(), &address) };
-    let said = hub.folder("org/tiny").unwrap_err().to_string();
-    assert!(said.contains("could not be fetched") && said.contains("timeout"), "{said}");
+    let hub = Hub { metadata_timeout: Duration::from_millis(50), ..hub(cache.path(), &address) };
+    let error = hub.folder("org/tiny").unwrap_err().to_string();
+    assert!(error.contains("the download from") && error.contains("timeout"), "{error}");
     let repo = cache.path().join("models--org--tiny");
     model().save(&repo.join("snapshots").join(COMMIT), WeightDtype::F32).unwrap();
     fs::create_dir_all(repo.join("refs")).unwrap();
     fs::write(repo.join("refs/main"), COMMIT).unwrap();
-    assert!(hub.open("org/tiny").is_ok(), "what was fetched before will do");
+    assert!(hub.open("org/tiny").is_ok(), "the cached snapshot is used");
 }
 
 #[test]
-fn folders_come_first() {
+fn local_folders_take_precedence() {
     let dir = tempfile::tempdir().unwrap();
-    let nowhere = hub(dir.path(), "http://127.0.0.1:9");
-    assert_eq!(nowhere.folder(dir.path().to_str().unwrap()).unwrap(), dir.path());
-    let said = nowhere.folder("no such folder").unwrap_err().to_string();
-    assert!(said.contains("no such folder") && said.contains("org/name"), "{said}");
+    let offline = hub(dir.path(), "http://127.0.0.1:9");
+    assert_eq!(offline.folder(dir.path().to_str().unwrap()).unwrap(), dir.path());
+    let error = offline.folder("no such folder").unwrap_err().to_string();
+    assert!(error.contains("no such folder") && error.contains("org/name"), "{error}");
 }

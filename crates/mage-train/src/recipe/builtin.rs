@@ -1,4 +1,4 @@
-//! Which recipes come with the program?
+//! Embedded recipes.
 
 use crate::{Error, Result};
 use mage_core::Method;
@@ -16,32 +16,32 @@ const RECIPES: &[(&str, &str)] = &[
     ("paper/webshop", include_str!("../../recipes/paper/webshop.toml")),
 ];
 
-/// The names of all embedded recipes and methods.
+/// Names of the embedded recipes and methods.
 pub fn builtin_names() -> Vec<String> {
     let methods = Method::NAMES.iter().map(|m| m.replace('_', "-"));
     RECIPES.iter().map(|(name, _)| (*name).to_owned()).chain(methods).collect()
 }
 
-/// The names of the recipes with the paper's values.
+/// Names of the recipes with the paper's values.
 pub fn paper_names() -> impl Iterator<Item = &'static str> {
     RECIPES.iter().map(|(name, _)| *name).filter(|n| n.starts_with("paper/"))
 }
 
-/// An embedded recipe, or a method as a piece of one.
+/// An embedded recipe, or a method as a partial recipe.
 pub(super) fn find(name: &str) -> Result<Option<Table>> {
     if let Some((_, text)) = RECIPES.iter().find(|(n, _)| *n == name) {
         let parsed = text.parse::<Table>();
-        return parsed.map(Some).map_err(|e| Error::Recipe { place: name.to_owned(), problem: e.to_string() });
+        return parsed.map(Some).map_err(|e| Error::Recipe { location: name.to_owned(), problem: e.to_string() });
     }
     let Ok(method) = Method::named(&name.replace('-', "_")) else { return Ok(None) };
-    let mut piece = Table::try_from(method).expect("methods are plain data");
-    if let Some(Value::Table(credit)) = piece.get_mut("credit") {
-        // No method stands for these: they stay as the recipe has them.
-        credit.retain(|key, _| !["gamma_step", "gamma_traj", "omit_previous_return"].contains(&key));
+    let mut method_table = Table::try_from(method).expect("methods are plain data");
+    if let Some(Value::Table(credit)) = method_table.get_mut("credit") {
+        // Methods do not set these keys; the recipe's values remain.
+        credit.retain(|key, _| !["gamma_step", "gamma_traj", "forget_past"].contains(&key));
     }
-    let mut table = Table::from_iter([("method".to_owned(), Value::Table(piece))]);
+    let mut table = Table::from_iter([("method".to_owned(), Value::Table(method_table))]);
     if !method.memory {
-        // Single episodes, as many of them per update: three times the members instead of three episodes each.
+        // Without memory, a meta-episode is one episode: triple the group size to keep the number of episodes per update.
         table.insert("play".to_owned(), Value::Table(Table::from_iter([("episodes".to_owned(), Value::Integer(1))])));
         table.insert(
             "rollout".to_owned(),
@@ -56,7 +56,7 @@ mod tests {
     use super::super::Composer;
 
     #[test]
-    fn every_embedded_recipe_works_with_every_method_at_equal_episodes() {
+    fn every_embedded_recipe_is_valid_with_every_method_at_equal_episodes() {
         for (name, _) in super::RECIPES {
             let mut episodes = Vec::new();
             for method in mage_core::Method::NAMES {
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_method_leaves_discounts_as_the_recipe_has_them() {
+    fn a_method_keeps_the_discounts_of_the_recipe() {
         let composed = |pieces: &[&str]| {
             let mut c = Composer::new();
             pieces.iter().for_each(|p| c.add(p).unwrap());

@@ -1,61 +1,61 @@
-//! Can a recipe work at all?
+//! Validation of recipes.
 
 use super::Recipe;
 use crate::{Error, Result};
 use mage_core::prompt::PromptForm;
 use mage_native::EngineOptions;
 
-/// Meta-episodes an update may have: all of them are held in memory at once.
-const MOST_META_EPISODES: usize = 1 << 20;
+/// Maximum meta-episodes of an update; all of them are in memory at once.
+const MAX_META_EPISODES: usize = 1 << 20;
 
-/// Which numbers a key takes.
+/// Valid range of a numeric key.
 #[derive(Clone, Copy)]
-enum Range {
-    /// 0 and more.
-    NotNegative,
+enum ValueRange {
+    /// 0 or more.
+    NonNegative,
     /// More than 0.
     Positive,
     /// From 0 to 1.
-    Share,
-    /// More than 0, up to 1.
-    SomeShare,
+    Fraction,
+    /// More than 0, at most 1.
+    PositiveFraction,
     /// From 0, below 1.
     Decay,
 }
 
-impl Range {
-    fn has(self, v: f64) -> bool {
+impl ValueRange {
+    fn contains(self, v: f64) -> bool {
         v.is_finite()
             && match self {
-                Range::NotNegative => v >= 0.0,
-                Range::Positive => v > 0.0,
-                Range::Share => (0.0..=1.0).contains(&v),
-                Range::SomeShare => v > 0.0 && v <= 1.0,
-                Range::Decay => (0.0..1.0).contains(&v),
+                ValueRange::NonNegative => v >= 0.0,
+                ValueRange::Positive => v > 0.0,
+                ValueRange::Fraction => (0.0..=1.0).contains(&v),
+                ValueRange::PositiveFraction => v > 0.0 && v <= 1.0,
+                ValueRange::Decay => (0.0..1.0).contains(&v),
             }
     }
 
-    fn words(self) -> &'static str {
+    fn requirement(self) -> &'static str {
         match self {
-            Range::NotNegative => "give 0 or more",
-            Range::Positive => "give more than 0",
-            Range::Share => "give a number from 0 to 1",
-            Range::SomeShare => "give more than 0, and at most 1",
-            Range::Decay => "give a number from 0 up to, but not, 1",
+            ValueRange::NonNegative => "it must be 0 or more",
+            ValueRange::Positive => "it must be more than 0",
+            ValueRange::Fraction => "it must be from 0 to 1",
+            ValueRange::PositiveFraction => "it must be more than 0 and at most 1",
+            ValueRange::Decay => "it must be at least 0 and less than 1",
         }
     }
 }
 
 impl Recipe {
-    /// Refuses what cannot work, naming the key.
+    /// Checks all values; an error names the key.
     pub fn check(&self) -> Result<()> {
         self.check_counts()?;
         self.check_ranges()?;
         if self.warmstart.steps > 0 && self.warmstart.batch_size == 0 {
-            return wrong("warmstart.batch_size", "0 would be none; give at least 1, or no steps");
+            return wrong("warmstart.batch_size", "it must be at least 1, or set warmstart.steps = 0");
         }
         if self.play.form == PromptForm::Full && self.model.path.is_empty() {
-            return wrong("model.path", "full prompts need a model that reads; give a checkpoint's folder");
+            return wrong("model.path", "play.form = \"full\" needs a pretrained model; set a checkpoint folder or a Hub name");
         }
         self.method.validate()?;
         self.penalty.validate()?;
@@ -81,89 +81,89 @@ impl Recipe {
             ("vllm.keep_versions", self.vllm.keep_versions as u64),
         ];
         if let Some((key, _)) = at_least_one.into_iter().find(|(_, v)| *v == 0) {
-            return wrong(key, "0 would be none; give at least 1");
+            return wrong(key, "it must be at least 1");
         }
         if self.engine.threads > EngineOptions::MAX_THREADS {
             let problem =
                 format!("{} are more than {}; 0 takes all cores", self.engine.threads, EngineOptions::MAX_THREADS);
             return wrong("engine.threads", problem);
         }
-        let (groups, members) = (self.rollout.groups, self.rollout.group_size);
-        let meta_episodes = groups.checked_mul(members).filter(|n| *n <= MOST_META_EPISODES);
+        let (groups, group_size) = (self.rollout.groups, self.rollout.group_size);
+        let meta_episodes = groups.checked_mul(group_size).filter(|n| *n <= MAX_META_EPISODES);
         let Some(meta_episodes) = meta_episodes else {
             let problem = format!(
-                "{groups} groups of {members} are more meta-episodes than fit into an update; {MOST_META_EPISODES} do"
+                "{groups} groups of {group_size} exceed the {MAX_META_EPISODES} meta-episodes of an update"
             );
             return wrong("rollout.groups", problem);
         };
         for (key, tasks) in [("eval.tasks", self.eval.tasks), ("eval.final_tasks", self.eval.final_tasks)] {
-            if tasks > MOST_META_EPISODES {
-                return wrong(key, format!("{tasks} tasks are more than a panel can have: {MOST_META_EPISODES}"));
+            if tasks > MAX_META_EPISODES {
+                return wrong(key, format!("{tasks} tasks exceed the maximum of {MAX_META_EPISODES}"));
             }
         }
-        if self.warmstart.batch_size > MOST_META_EPISODES {
+        if self.warmstart.batch_size > MAX_META_EPISODES {
             return wrong(
                 "warmstart.batch_size",
-                format!("{} are more than a step can have: {MOST_META_EPISODES}", self.warmstart.batch_size),
+                format!("{} exceeds the maximum of {MAX_META_EPISODES}", self.warmstart.batch_size),
             );
         }
         if self.optim.minibatches > meta_episodes {
             return wrong(
                 "optim.minibatches",
-                format!("{} parts of {meta_episodes} meta-episodes", self.optim.minibatches),
+                format!("{} exceeds the {meta_episodes} meta-episodes of an update", self.optim.minibatches),
             );
         }
         Ok(())
     }
 
     fn check_ranges(&self) -> Result<()> {
-        use Range::{Decay, NotNegative, Positive, Share, SomeShare};
+        use ValueRange::{Decay, Fraction, NonNegative, Positive, PositiveFraction};
         let (loss, optim, health) = (&self.loss, &self.optim, &self.health);
-        let numbers = [
-            ("model.init_std", f64::from(self.model.init_std), NotNegative),
-            ("warmstart.epsilon", self.warmstart.epsilon, Share),
-            ("warmstart.learning_rate", f64::from(self.warmstart.learning_rate), NotNegative),
-            ("warmstart.min_lr_ratio", f64::from(self.warmstart.min_lr_ratio), Share),
-            // At 0 every member of a group would do the same: there would be nothing to compare.
+        let ranges = [
+            ("model.init_std", f64::from(self.model.init_std), NonNegative),
+            ("warmstart.epsilon", self.warmstart.epsilon, Fraction),
+            ("warmstart.learning_rate", f64::from(self.warmstart.learning_rate), NonNegative),
+            ("warmstart.min_lr_ratio", f64::from(self.warmstart.min_lr_ratio), Fraction),
+            // At 0 all meta-episodes of a group would be equal, and all advantages 0.
             ("rollout.temperature", f64::from(self.rollout.temperature), Positive),
-            ("rollout.top_p", f64::from(self.rollout.top_p), SomeShare),
-            ("eval.temperature", f64::from(self.eval.temperature), NotNegative),
-            ("eval.top_p", f64::from(self.eval.top_p), SomeShare),
-            ("loss.clip_low", f64::from(loss.clip_low), Share),
-            ("loss.clip_high", f64::from(loss.clip_high), NotNegative),
-            ("loss.dual_clip", f64::from(loss.dual_clip), NotNegative),
-            ("loss.entropy", f64::from(loss.entropy), NotNegative),
-            ("loss.entropy_end", f64::from(loss.entropy_end), NotNegative),
-            ("loss.entropy_reflect", f64::from(loss.entropy_reflect), NotNegative),
-            ("loss.kl_play", f64::from(loss.kl_play), NotNegative),
-            ("loss.kl_reflect", f64::from(loss.kl_reflect), NotNegative),
-            ("optim.learning_rate", f64::from(optim.learning_rate), NotNegative),
-            ("optim.min_lr_ratio", f64::from(optim.min_lr_ratio), Share),
+            ("rollout.top_p", f64::from(self.rollout.top_p), PositiveFraction),
+            ("eval.temperature", f64::from(self.eval.temperature), NonNegative),
+            ("eval.top_p", f64::from(self.eval.top_p), PositiveFraction),
+            ("loss.clip_low", f64::from(loss.clip_low), Fraction),
+            ("loss.clip_high", f64::from(loss.clip_high), NonNegative),
+            ("loss.dual_clip", f64::from(loss.dual_clip), NonNegative),
+            ("loss.entropy", f64::from(loss.entropy), NonNegative),
+            ("loss.entropy_end", f64::from(loss.entropy_end), NonNegative),
+            ("loss.entropy_reflect", f64::from(loss.entropy_reflect), NonNegative),
+            ("loss.kl_play", f64::from(loss.kl_play), NonNegative),
+            ("loss.kl_reflect", f64::from(loss.kl_reflect), NonNegative),
+            ("optim.learning_rate", f64::from(optim.learning_rate), NonNegative),
+            ("optim.min_lr_ratio", f64::from(optim.min_lr_ratio), Fraction),
             ("optim.beta1", f64::from(optim.beta1), Decay),
             ("optim.beta2", f64::from(optim.beta2), Decay),
-            ("optim.weight_decay", f64::from(optim.weight_decay), NotNegative),
-            ("optim.max_grad_norm", f64::from(optim.max_grad_norm), NotNegative),
-            ("trajectories.fraction", self.trajectories.fraction, Share),
-            ("engine.lora_alpha", f64::from(self.engine.lora_alpha), NotNegative),
-            ("health.min_entropy", health.min_entropy, NotNegative),
-            ("health.max_kl", health.max_kl, NotNegative),
-            ("health.max_invalid", health.max_invalid, Share),
-            ("health.min_factual", health.min_factual, Share),
-            ("health.max_mismatch_kl", health.max_mismatch_kl, NotNegative),
+            ("optim.weight_decay", f64::from(optim.weight_decay), NonNegative),
+            ("optim.max_grad_norm", f64::from(optim.max_grad_norm), NonNegative),
+            ("trajectories.fraction", self.trajectories.fraction, Fraction),
+            ("engine.lora_alpha", f64::from(self.engine.lora_alpha), NonNegative),
+            ("health.min_entropy", health.min_entropy, NonNegative),
+            ("health.max_kl", health.max_kl, NonNegative),
+            ("health.max_invalid", health.max_invalid, Fraction),
+            ("health.min_factual", health.min_factual, Fraction),
+            ("health.max_mismatch_kl", health.max_mismatch_kl, NonNegative),
             ("health.stall_timeout", health.stall_timeout, Positive),
             ("tinker.timeout", self.tinker.timeout, Positive),
             ("vllm.request_timeout", self.vllm.request_timeout, Positive),
             ("vllm.tolerance", f64::from(self.vllm.tolerance), Positive),
         ];
-        match numbers.into_iter().find(|(_, v, range)| !range.has(*v)) {
-            Some((key, v, range)) => wrong(key, format!("{} will not do: {}", v as f32, range.words())),
+        match ranges.into_iter().find(|(_, v, range)| !range.contains(*v)) {
+            Some((key, v, range)) => wrong(key, format!("{} is out of range: {}", v as f32, range.requirement())),
             None => Ok(()),
         }
     }
 }
 
 fn wrong(key: &str, problem: impl Into<String>) -> Result<()> {
-    Err(Error::Recipe { place: key.to_owned(), problem: problem.into() })
+    Err(Error::Recipe { location: key.to_owned(), problem: problem.into() })
 }
 
 #[cfg(test)]
@@ -171,7 +171,7 @@ mod tests {
     use crate::recipe::Composer;
 
     #[test]
-    fn what_cannot_work_is_refused_by_its_key() {
+    fn invalid_values_are_refused_by_their_key() {
         for set in [
             "rollout.top_p=0",
             "rollout.temperature=-1",
@@ -192,9 +192,9 @@ mod tests {
             let mut composer = Composer::new();
             composer.add("kuhn").unwrap();
             composer.set(set).unwrap();
-            let said = composer.finish().map_or_else(|e| e.to_string(), |r| r.check().unwrap_err().to_string());
+            let error = composer.finish().map_or_else(|e| e.to_string(), |r| r.check().unwrap_err().to_string());
             let key = set.split('=').next().unwrap();
-            assert!(said.contains(key) || set.starts_with("rollout.group_size"), "{set}: {said}");
+            assert!(error.contains(key) || set.starts_with("rollout.group_size"), "{set}: {error}");
         }
     }
 }

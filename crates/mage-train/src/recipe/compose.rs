@@ -1,23 +1,23 @@
-//! How do files and settings become one recipe?
+//! Composition of files and overrides into a recipe.
 
 use super::{Recipe, builtin, explain};
 use crate::{Error, Result};
 use std::path::Path;
 use toml::{Table, Value};
 
-/// Puts a recipe together, piece by piece; later pieces win.
+/// Merges partial recipes; later values override earlier ones.
 #[derive(Default)]
 pub struct Composer {
     table: Table,
 }
 
 impl Composer {
-    /// Nothing said yet: all defaults.
+    /// An empty composition: all defaults.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds an embedded recipe, a method or a file, whatever `name` is.
+    /// Adds the embedded recipe, method or file called `name`.
     pub fn add(&mut self, name: &str) -> Result<()> {
         if let Some(table) = builtin::find(name)? {
             return self.add_table(table, name);
@@ -29,35 +29,35 @@ impl Composer {
             let hint = near.map_or_else(String::new, |n| format!("; did you mean `{n}`?"));
             let problem =
                 format!("neither a file nor an embedded recipe or method{hint} (known: {})", known.join(", "));
-            return Err(Error::Recipe { place: name.to_owned(), problem });
+            return Err(Error::Recipe { location: name.to_owned(), problem });
         }
         let text = std::fs::read_to_string(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
         self.add_text(&text, name)
     }
 
-    /// Adds TOML text; `place` is its name, for errors.
-    pub fn add_text(&mut self, text: &str, place: &str) -> Result<()> {
+    /// Adds TOML text; errors refer to it as `location`.
+    pub fn add_text(&mut self, text: &str, location: &str) -> Result<()> {
         let table: Table = text.parse().map_err(|e: toml::de::Error| Error::Recipe {
-            place: place.to_owned(),
+            location: location.to_owned(),
             problem: e.to_string().trim_end().to_owned(),
         })?;
-        self.add_table(table, place)
+        self.add_table(table, location)
     }
 
-    fn add_table(&mut self, table: Table, place: &str) -> Result<()> {
-        explain::check_keys(&table, place)?;
+    fn add_table(&mut self, table: Table, location: &str) -> Result<()> {
+        explain::check_keys(&table, location)?;
         merge(&mut self.table, table);
         Ok(())
     }
 
-    /// Adds one setting, `a.b=c`; what is no TOML value is taken as text.
+    /// Adds an override `a.b=c`. A value that is not valid TOML is a string.
     pub fn set(&mut self, setting: &str) -> Result<()> {
-        let wrong = |problem: &str| Error::Recipe { place: setting.to_owned(), problem: problem.to_owned() };
+        let wrong = |problem: &str| Error::Recipe { location: setting.to_owned(), problem: problem.to_owned() };
         let (key, text) =
-            setting.split_once('=').ok_or_else(|| wrong("a setting reads key=value, as in optim.updates=50"))?;
+            setting.split_once('=').ok_or_else(|| wrong("an override has the form key=value, for example optim.updates=50"))?;
         let (key, text) = (key.trim(), text.trim());
         if key.is_empty() || key.split('.').any(str::is_empty) {
-            return Err(wrong("the key is empty; `mage recipe explain` lists them"));
+            return Err(wrong("the key is empty; `mage recipe explain` lists all keys"));
         }
         let value = format!("x = {text}").parse::<Table>().ok().and_then(|mut t| t.remove("x"));
         let mut value = value.unwrap_or_else(|| Value::String(text.to_owned()));
@@ -70,38 +70,38 @@ impl Composer {
         }
     }
 
-    /// The whole, checked.
+    /// The validated recipe.
     pub fn finish(mut self) -> Result<Recipe> {
-        // Who changes a field of the estimator means the one that is there.
+        // A partial estimator table without a kind refers to the default kind.
         if let Some(Value::Table(estimator)) = self.table.get_mut("method").and_then(|m| m.get_mut("estimator")) {
-            let usual = explain::values(&Recipe::default());
-            let kind = usual.get("method").and_then(|m| m.get("estimator")?.get("kind").cloned());
+            let defaults = explain::values(&Recipe::default());
+            let kind = defaults.get("method").and_then(|m| m.get("estimator")?.get("kind").cloned());
             kind.map(|kind| estimator.entry("kind").or_insert(kind));
         }
         let text = toml::to_string(&self.table)
-            .map_err(|e| Error::Recipe { place: "recipe".into(), problem: e.to_string() })?;
+            .map_err(|e| Error::Recipe { location: "recipe".into(), problem: e.to_string() })?;
         let recipe: Recipe = toml::from_str(&text)
-            .map_err(|e| Error::Recipe { place: "recipe".to_owned(), problem: e.to_string().trim_end().to_owned() })?;
+            .map_err(|e| Error::Recipe { location: "recipe".to_owned(), problem: e.to_string().trim_end().to_owned() })?;
         recipe.check()?;
         Ok(recipe)
     }
 }
 
-/// Lays `above` over `below`. A table with a `kind` is one value: a new kind brings its own fields.
-fn merge(below: &mut Table, above: Table) {
-    for (key, value) in above {
-        match (below.get_mut(&key), value) {
-            (Some(Value::Table(under)), Value::Table(over)) if !replaces(under, &over) => merge(under, over),
-            (_, value) => drop(below.insert(key, value)),
+/// Merges `overrides` into `base`. A table with a `kind` is one value: a new kind replaces all its fields.
+fn merge(base: &mut Table, overrides: Table) {
+    for (key, value) in overrides {
+        match (base.get_mut(&key), value) {
+            (Some(Value::Table(old)), Value::Table(new)) if !replaces(old, &new) => merge(old, new),
+            (_, value) => drop(base.insert(key, value)),
         }
     }
 }
 
-fn replaces(under: &Table, over: &Table) -> bool {
-    over.contains_key("kind") && under.get("kind") != over.get("kind")
+fn replaces(old: &Table, new: &Table) -> bool {
+    new.contains_key("kind") && old.get("kind") != new.get("kind")
 }
 
-/// Where two recipes differ: key, one value, the other.
+/// Keys in which two recipes differ, with both values.
 pub fn differences(one: &Recipe, other: &Recipe) -> Vec<(String, String, String)> {
     let flat = |recipe: &Recipe| {
         let mut out = std::collections::BTreeMap::new();
@@ -132,7 +132,7 @@ fn flatten(prefix: &str, value: &Value, out: &mut std::collections::BTreeMap<Str
     }
 }
 
-/// The likeliest meant of `known`, if any is near.
+/// The known name with the smallest edit distance to `name`, if one is near enough.
 pub(super) fn nearest<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
     known
         .map(|k| (strsim::damerau_levenshtein(k, name), k))
@@ -145,19 +145,19 @@ pub(super) fn nearest<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> O
 mod tests {
     use super::*;
 
-    fn composed(pieces: &[&str], settings: &[&str]) -> Result<Recipe> {
+    fn composed(names: &[&str], overrides: &[&str]) -> Result<Recipe> {
         let mut c = Composer::new();
-        for p in pieces {
+        for p in names {
             c.add(p)?;
         }
-        for s in settings {
+        for s in overrides {
             c.set(s)?;
         }
         c.finish()
     }
 
     #[test]
-    fn later_pieces_win_and_the_whole_reads_back() {
+    fn later_values_override_and_the_resolved_recipe_reads_back() {
         let r = composed(&["kuhn", "lamer"], &["optim.updates=7", "env.population=switching"]).unwrap();
         assert_eq!(r.optim.updates, 7);
         assert_eq!(r.method, mage_core::Method::named("lamer").unwrap());
@@ -168,13 +168,13 @@ mod tests {
     }
 
     #[test]
-    fn a_new_kind_of_estimator_leaves_nothing_of_the_old() {
+    fn a_new_estimator_kind_replaces_all_fields() {
         let r = composed(&["kuhn", "gigpo"], &["method.estimator.kind=return_to_go"]).unwrap();
         assert_eq!(r.method.estimator, mage_core::Estimator::default());
     }
 
     #[test]
-    fn unknown_keys_name_the_nearest() {
+    fn unknown_keys_suggest_the_nearest() {
         let err = |s: &str| composed(&[], &[s]).unwrap_err().to_string();
         assert!(err("optim.updatse=3").contains("did you mean `optim.updates`"), "{}", err("optim.updatse=3"));
         assert!(err("lr=3").contains("optim.learning_rate"), "{}", err("lr=3"));
@@ -192,10 +192,10 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_refused_by_key() {
+    fn invalid_values_are_refused_by_key() {
         let err = |s: &str| composed(&[], &[s]).unwrap_err().to_string();
         assert!(err("rollout.groups=0").contains("rollout.groups"));
-        assert!(err("optim.minibatches=1000").contains("1000 parts"));
+        assert!(err("optim.minibatches=1000").contains("1000 exceeds"));
         assert!(err("play.form=full").contains("model.path"));
         assert!(err("warmstart.epsilon=1.5").contains("warmstart.epsilon"));
         let e = err("engine.threads=100000");

@@ -1,4 +1,4 @@
-//! What does this key mean?
+//! Explanations of recipe keys, and checks for unknown keys.
 
 use super::{Recipe, compose::nearest, sections as s};
 use crate::{Error, Result};
@@ -7,49 +7,49 @@ use toml::{Table, Value};
 /// One key of a recipe.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct RecipeField {
-    /// The key, dots included.
+    /// Dotted key.
     pub key: String,
-    /// What it means.
+    /// Explanation.
     pub about: String,
-    /// Its value when nobody mentions it.
+    /// Default value.
     pub default: String,
 }
 
 type FieldDocs = &'static [(&'static str, &'static [&'static str])];
 
 const TOP: FieldDocs = &[
-    ("seed", &["Where all random numbers start. The same recipe and seed give the same metrics, byte for byte."]),
+    ("seed", &["Seed of all random streams. The same recipe and seed give byte-identical metrics."]),
     (
         "reward",
-        &["What episodes are worth: `score` (the environment's own unit), `paper`, `code`, or a rule written out as \
+        &["Reward of an episode: `score` (the environment's own unit), `paper`, `code`, or an explicit rule, \
            { kind = \"outcome\", won = 1, lost = -1, draw = 0, truncated = 0 } or { kind = \"score\", scale = 1 }."],
     ),
 ];
 
 const METHOD: FieldDocs = &[
-    ("memory", &["Whether an episode knows of those before it."]),
+    ("memory", &["Whether prompts contain a memory of earlier episodes."]),
     (
         "credit.assignment",
         &[
-            "What a turn is said to have earned: `differential` (the improvement over the episode before), `cumulative`, \
-           `single` (later episodes do not count) or `final_only`.",
+            "Credit of a turn: `differential` (improvement over the previous episode), `cumulative`, `single` (its own \
+           episode only) or `final_only`.",
         ],
     ),
-    ("credit.recursion", &["How later turns and episodes are added up: `paper` (equation 7) or `released`."]),
-    ("credit.gamma_step", &["Discount from one turn of an episode to the next."]),
-    ("credit.gamma_traj", &["Discount from one episode to the next."]),
-    ("credit.reflection", &["What a reflection's score is: `corrected` or `faithful` (0, as released)."]),
-    ("credit.penalty", &["Where penalties enter: `per_transition`, `episode_reward` or `episode_level_only`."]),
+    ("credit.recursion", &["Recursion of returns over turns and episodes: `paper` (equation 7) or `released`."]),
+    ("credit.gamma_step", &["Discount between turns of an episode."]),
+    ("credit.gamma_traj", &["Discount between episodes."]),
+    ("credit.reflection", &["Score of a reflection: `corrected` or `faithful` (0, as released)."]),
+    ("credit.penalty", &["Where penalties enter: `per_row`, `episode_reward` or `episode_level_only`."]),
     (
         "credit.omit_previous_return",
         &[
-            "With `differential`: leave the episode before out of an episode's own returns. Less noise, the same expectation.",
+            "With `differential`: omit the previous episode's score from an episode's own returns. Lower variance, same expectation.",
         ],
     ),
     (
         "estimator",
         &[
-            "How credit becomes advantages: { kind = \"return_to_go\" | \"gigpo\" | \"grpo\" | \"rloo\", scope = \"group\" | \
+            "Advantage estimator: { kind = \"return_to_go\" | \"gigpo\" | \"grpo\" | \"rloo\", scope = \"group\" | \
            \"opponent\" | \"all\", ... }; gigpo also takes step_weight, norm (`mean`, `mean_std`), baseline (`row`, \
            `episode`, `meta_episode`, `episode_index`) and anchors (`global`, `local`).",
         ],
@@ -57,8 +57,8 @@ const METHOD: FieldDocs = &[
 ];
 
 const PENALTY: FieldDocs = &[
-    ("invalid", &["Deducted for an answer that could not be read or carried out."]),
-    ("length", &["Deducted for long answers: { limit = tokens, weight = most }; none when absent."]),
+    ("invalid", &["Penalty for a response that cannot be parsed or executed."]),
+    ("length", &["Penalty for long responses: { limit = tokens, weight = maximum }; none if absent."]),
 ];
 
 const SECTIONS: &[(&str, FieldDocs)] = &[
@@ -81,14 +81,13 @@ const SECTIONS: &[(&str, FieldDocs)] = &[
     ("health", s::HealthThresholds::FIELDS),
 ];
 
-/// What other frameworks call things, and what they are called here.
-const ELSEWHERE: &[(&str, &str)] = &[
+/// Names used by other frameworks, with the corresponding keys.
+const FOREIGN_NAMES: &[(&str, &str)] = &[
     ("lr", "optim.learning_rate"),
     ("learning_rate", "optim.learning_rate"),
     ("gamma", "method.credit.gamma_step"),
     ("gamma_traj", "method.credit.gamma_traj"),
     ("traj_gamma", "method.credit.gamma_traj"),
-    ("group_size", "rollout.group_size"),
     ("batch_size", "rollout.groups"),
     ("train_batch_size", "rollout.groups"),
     ("num_attempts", "play.episodes"),
@@ -101,13 +100,13 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("threads", "engine.threads"),
 ];
 
-/// Every key that begins with `prefix` (all with an empty one), or what is near if there is none.
+/// The keys below `prefix` (all for an empty one). An unknown prefix is an error that suggests the nearest key.
 pub fn explain(prefix: &str) -> Result<Vec<RecipeField>> {
     let defaults = values(&Recipe::default());
-    let inside =
+    let below =
         |key: &str| prefix.is_empty() || key == prefix || key.strip_prefix(prefix).is_some_and(|r| r.starts_with('.'));
     let found: Vec<RecipeField> = fields()
-        .filter(|(key, _)| inside(key))
+        .filter(|(key, _)| below(key))
         .map(|(key, about)| {
             let value = key.split('.').try_fold(&defaults, |v, part| v.get(part));
             let about = about.iter().map(|l| l.trim()).collect::<Vec<_>>().join(" ");
@@ -127,7 +126,7 @@ fn one_line(value: &Value) -> String {
     }
 }
 
-/// A recipe's values as people write them: 0.2, and not the nearest 32-bit number's nearest 64-bit one.
+/// The values of a recipe with floats in their shortest 32-bit form: 0.2, not 0.200000003.
 pub(super) fn values(recipe: &Recipe) -> Value {
     let mut value = Value::try_from(recipe).expect("recipes are plain data");
     shorten(&mut value);
@@ -151,14 +150,14 @@ fn fields() -> impl Iterator<Item = (String, &'static [&'static str])> {
     })
 }
 
-/// Refuses keys that do not exist. What stands below a key that holds a value of its own (a reward rule, an estimator) is
-/// left to whoever reads the value.
-pub(super) fn check_keys(table: &Table, place: &str) -> Result<()> {
+/// Refuses unknown keys. Tables that are values themselves (a reward rule, an estimator) are checked when they are
+/// deserialised.
+pub(super) fn check_keys(table: &Table, location: &str) -> Result<()> {
     let known: Vec<String> = fields().map(|(key, _)| key).collect();
-    check_below("", table, place, &known)
+    check_below("", table, location, &known)
 }
 
-fn check_below(prefix: &str, table: &Table, place: &str, known: &[String]) -> Result<()> {
+fn check_below(prefix: &str, table: &Table, location: &str, known: &[String]) -> Result<()> {
     for (key, value) in table {
         let key = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
         if known.contains(&key) {
@@ -166,33 +165,33 @@ fn check_below(prefix: &str, table: &Table, place: &str, known: &[String]) -> Re
         }
         let section = known.iter().any(|k| k.strip_prefix(&key).is_some_and(|r| r.starts_with('.')));
         match value {
-            Value::Table(inner) if section => check_below(&key, inner, place, known)?,
+            Value::Table(inner) if section => check_below(&key, inner, location, known)?,
             _ if section => {
                 let problem = format!("`{key}` is a section; set one of its keys (`mage recipe explain {key}`)");
-                return Err(Error::Recipe { place: place.to_owned(), problem });
+                return Err(Error::Recipe { location: location.to_owned(), problem });
             }
-            _ => return Err(unknown(&key, place)),
+            _ => return Err(unknown(&key, location)),
         }
     }
     Ok(())
 }
 
-fn unknown(key: &str, place: &str) -> Error {
+fn unknown(key: &str, location: &str) -> Error {
     let last = key.rsplit('.').next().unwrap_or(key);
     let known: Vec<String> = fields().map(|(k, _)| k).collect();
-    let elsewhere = ELSEWHERE.iter().find(|(name, _)| *name == last).map(|(_, ours)| *ours);
-    let moved = || {
+    let foreign = FOREIGN_NAMES.iter().find(|(name, _)| *name == last).map(|(_, key)| *key);
+    let other_section = || {
         let same: Vec<&String> = known.iter().filter(|k| k.rsplit('.').next() == Some(last)).collect();
         same.first().filter(|_| same.len() == 1).map(|k| k.as_str())
     };
     let sections = || SECTIONS.iter().map(|(name, _)| *name).filter(|name| !name.is_empty());
-    let near = elsewhere
-        .or_else(moved)
+    let near = foreign
+        .or_else(other_section)
         .or_else(|| nearest(key, known.iter().map(String::as_str)))
         .or_else(|| nearest(key, sections()));
     let hint =
         near.map_or_else(|| "`mage recipe explain` lists all keys".to_owned(), |n| format!("did you mean `{n}`?"));
-    Error::Recipe { place: place.to_owned(), problem: format!("there is no key `{key}`; {hint}") }
+    Error::Recipe { location: location.to_owned(), problem: format!("there is no key `{key}`; {hint}") }
 }
 
 #[cfg(test)]
@@ -200,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_value_of_a_recipe_is_explained_and_nothing_else() {
+    fn explained_keys_are_exactly_the_keys_of_a_recipe() {
         let mut keys = Vec::new();
         fn leaves(prefix: &str, value: &Value, known: &[String], out: &mut Vec<String>) {
             match value {
@@ -219,16 +218,16 @@ mod tests {
         keys.sort();
         known.sort();
         assert_eq!(keys, known);
-        for (_, ours) in ELSEWHERE {
-            assert!(known.iter().any(|k| k == ours), "{ours}");
+        for (_, target) in FOREIGN_NAMES {
+            assert!(known.iter().any(|k| k == target), "{target}");
         }
     }
 
     #[test]
-    fn keys_can_be_asked_for_singly_and_by_section() {
+    fn keys_are_explained_singly_and_by_section() {
         assert_eq!(explain("optim.updates").unwrap().len(), 1);
         assert!(explain("optim").unwrap().len() > 5);
         assert!(explain("optmi").unwrap_err().to_string().contains("no key `optmi`"));
-        assert!(explain("").unwrap().iter().all(|f| f.about.ends_with('.')), "every key has a sentence");
+        assert!(explain("").unwrap().iter().all(|f| f.about.ends_with('.')), "every explanation is a sentence");
     }
 }

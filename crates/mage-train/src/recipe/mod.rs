@@ -1,8 +1,7 @@
-//! What is to be done, exactly?
+//! Recipes: the complete configuration of a training run.
 //!
-//! A [`Recipe`] says everything a training run depends on. It is put together from TOML files, left to right, and from
-//! `a.b=c` settings; what nobody mentions has its default. Keys that do not exist are errors that name the nearest that
-//! does.
+//! A [`Recipe`] is composed from TOML files, left to right, and from `a.b=c` overrides; all other keys have their defaults.
+//! An unknown key is an error that suggests the nearest known one.
 
 mod builtin;
 mod check;
@@ -25,12 +24,12 @@ use mage_engine::{EntropyTerm, KlTerm, Loss, LrDecay, LrSchedule, Objective, Opt
 use mage_env::EnvInfo;
 use serde::{Deserialize, Serialize};
 
-/// The class of an action's tokens in losses.
+/// Token class of actions in losses.
 pub const PLAY: TokenClass = TokenClass(0);
-/// The class of a reflection's tokens.
+/// Token class of reflections in losses.
 pub const REFLECT: TokenClass = TokenClass(1);
 
-/// Everything a training run depends on.
+/// The configuration of a training run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Recipe {
@@ -73,28 +72,28 @@ pub struct Recipe {
 }
 
 impl Recipe {
-    /// The recipe as TOML, every value written out.
+    /// The recipe as TOML with every value.
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("recipes are plain data")
     }
 
-    /// How meta-episodes are played in training.
-    pub fn settings(&self, env_info: &EnvInfo) -> EpisodeConfig {
-        self.settings_for(env_info, self.play.episodes)
+    /// Episode configuration of training.
+    pub fn episode_config(&self, env_info: &EnvInfo) -> EpisodeConfig {
+        self.episode_config_for(env_info, self.play.episodes)
     }
 
-    /// How meta-episodes are played on the panel.
-    pub fn eval_settings(&self, env_info: &EnvInfo) -> EpisodeConfig {
-        self.settings_for(env_info, self.eval.episodes)
+    /// Episode configuration of evaluation.
+    pub fn eval_episode_config(&self, env_info: &EnvInfo) -> EpisodeConfig {
+        self.episode_config_for(env_info, self.eval.episodes)
     }
 
-    /// How answers are drawn in training.
+    /// Sampling parameters of training.
     pub fn sampling(&self) -> SamplingParams {
         let r = &self.rollout;
         SamplingParams { temperature: r.temperature, top_p: r.top_p, top_k: r.top_k, ..SamplingParams::default() }
     }
 
-    /// How answers are drawn on the panel.
+    /// Sampling parameters of evaluation.
     pub fn eval_sampling(&self) -> SamplingParams {
         let e = &self.eval;
         match e.greedy {
@@ -108,42 +107,42 @@ impl Recipe {
         }
     }
 
-    /// How many places of a game the panel sums over instead of playing once. Answers that filters or a temperature between
-    /// the policy's own and none change token by token are played.
+    /// Maximum game states for exact evaluation. Sampling parameters that change the policy's distribution token by token
+    /// (filters, or a temperature other than 0 and 1) rule out enumeration: then 0.
     pub fn exact_max_states(&self) -> usize {
-        let drawn = self.eval_sampling();
-        let unfiltered = drawn.top_p == 1.0 && drawn.top_k == 0;
-        let enumerable = drawn.temperature == 0.0 || (drawn.temperature == 1.0 && unfiltered);
+        let sampling = self.eval_sampling();
+        let unfiltered = sampling.top_p == 1.0 && sampling.top_k == 0;
+        let enumerable = sampling.temperature == 0.0 || (sampling.temperature == 1.0 && unfiltered);
         if enumerable { self.eval.exact_max_states } else { 0 }
     }
 
-    fn settings_for(&self, env_info: &EnvInfo, episodes: u32) -> EpisodeConfig {
+    fn episode_config_for(&self, env_info: &EnvInfo, episodes: u32) -> EpisodeConfig {
         let base = match self.play.form {
             PromptForm::Compact => EpisodeConfig { slots: self.slots(), ..EpisodeConfig::compact(env_info, episodes) },
             PromptForm::Full => EpisodeConfig { episodes, max_turns: env_info.max_turns, ..EpisodeConfig::default() },
         };
-        let or = |own: u32, other: u32| if own == 0 { other } else { own };
+        let nonzero_or = |value: u32, default: u32| if value == 0 { default } else { value };
         EpisodeConfig {
-            max_turns: or(self.play.max_turns, base.max_turns),
+            max_turns: nonzero_or(self.play.max_turns, base.max_turns),
             memory: if self.method.memory { self.play.memory } else { mage_core::MemoryMode::None },
             mask_actions: self.play.mask_actions,
-            play_tokens: or(self.play.play_tokens, base.play_tokens),
-            reflect_tokens: or(self.play.reflect_tokens, base.reflect_tokens),
+            play_tokens: nonzero_or(self.play.play_tokens, base.play_tokens),
+            reflect_tokens: nonzero_or(self.play.reflect_tokens, base.reflect_tokens),
             ..base
         }
     }
 
-    /// How many past episodes a compact prompt has room for: the same in training and evaluation, so that every word
-    /// keeps its place.
+    /// Number of memory slots of a compact prompt. Training and evaluation use the same number, so that token positions
+    /// agree.
     fn slots(&self) -> usize {
         self.play.episodes.max(self.eval.episodes).saturating_sub(1) as usize
     }
 
-    /// What is minimised at an update.
+    /// The loss of an update.
     pub fn loss(&self, update: u64) -> Loss {
         let l = &self.loss;
-        let done = update as f32 / self.optim.updates.saturating_sub(1).max(1) as f32;
-        let entropy = l.entropy + (l.entropy_end - l.entropy) * done.min(1.0);
+        let progress = update as f32 / self.optim.updates.saturating_sub(1).max(1) as f32;
+        let entropy = l.entropy + (l.entropy_end - l.entropy) * progress.min(1.0);
         let dual = (l.dual_clip != 0.0).then_some(l.dual_clip);
         let term = |class, coefficient| EntropyTerm { class: Some(class), coefficient };
         let kl = |class, coefficient| KlTerm { class: Some(class), form: l.kl_form, coefficient };
@@ -161,12 +160,12 @@ impl Recipe {
         }
     }
 
-    /// Optimiser steps in all updates.
+    /// Optimiser steps of the whole run.
     pub fn total_steps(&self) -> u64 {
         self.optim.updates * u64::from(self.optim.epochs) * self.optim.minibatches as u64
     }
 
-    /// The settings of one optimiser step, counted over all updates.
+    /// Optimiser parameters of step `step` of the run.
     pub fn optim_step(&self, step: u64) -> OptimStep {
         let o = &self.optim;
         let decay = LrDecay::Linear { total: self.total_steps(), min_lr_ratio: o.min_lr_ratio };
@@ -182,7 +181,7 @@ impl Recipe {
         }
     }
 
-    /// The settings of one step of the warm start.
+    /// Optimiser parameters of step `step` of the warm start.
     pub fn warmstart_step(&self, step: u64) -> OptimStep {
         let w = &self.warmstart;
         let decay = LrDecay::Cosine { total: w.steps, min_lr_ratio: w.min_lr_ratio };

@@ -1,6 +1,6 @@
-//! What is a field called, what does it mean, and what is it when left out? Said once, in one place.
+//! The `section!` macro: keys, defaults and explanations of a recipe section in one declaration.
 
-/// Declares a section of a recipe: the struct, its defaults, and the words [`explain`](super::explain) prints.
+/// Declares a section of a recipe: the struct, its defaults, and the texts that [`explain`](super::explain) prints.
 macro_rules! section {
     ($(#[doc = $about:expr])+ $name:ident { $($(#[doc = $doc:expr])+ $field:ident : $ty:ty = $default:expr,)* }) => {
         $(#[doc = $about])+
@@ -17,7 +17,7 @@ macro_rules! section {
         }
 
         impl $name {
-            /// Every field with what is said about it.
+            /// Every key with the lines of its explanation.
             pub(super) const FIELDS: &'static [(&'static str, &'static [&'static str])] =
                 &[$((stringify!($field), &[$($doc),+]),)*];
         }

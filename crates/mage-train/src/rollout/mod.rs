@@ -1,14 +1,13 @@
-//! How are thousands of meta-episodes played at once?
+//! Concurrent rollout of meta-episodes.
 //!
-//! Each is a task of its own that waits for nobody: it asks the sampler, which answers whoever is there in one batch, and
-//! goes on with its environment on a pool of threads. What it does depends on its seed alone, so that the company it
-//! keeps and the number of threads change nothing.
+//! Each meta-episode is an asynchronous task on a pool of threads. The sampler batches the pending requests of all of them. A
+//! trajectory depends on its seed alone, not on the other meta-episodes or the number of threads.
 
 mod timer;
 
 use crate::{
     Error, Result,
-    policy::codec::{PromptCodec, call_seed},
+    policy::codec::{PromptCodec, request_seed},
 };
 use mage_core::{EpisodeConfig, MetaEpisode, Next, Trajectory, TrajectoryKey, prompt::PromptSet};
 use mage_engine::{AdapterName, Sampler, SamplingParams};
@@ -21,82 +20,83 @@ use std::{
 use timer::{RolloutStage, RolloutTimer};
 use tokio::{runtime::Runtime, task::JoinSet};
 
-/// Plays meta-episodes with a model.
+/// Samples meta-episodes with a model.
 #[derive(Clone)]
 pub struct Rollout {
-    /// Makes the environments.
+    /// Builds the environments.
     pub env_spec: Arc<dyn EnvSpec>,
-    /// What the agent is shown.
+    /// Prompt templates.
     pub prompts: Arc<PromptSet>,
-    /// How meta-episodes are played.
-    pub settings: Arc<EpisodeConfig>,
-    /// The settings' hash, for the records.
+    /// Episode configuration.
+    pub episode_config: Arc<EpisodeConfig>,
+    /// Hash of the episode configuration, recorded with trajectories.
     pub method: Hash,
-    /// Turns calls into tokens.
-    pub speech: Arc<PromptCodec>,
-    /// Answers.
+    /// Tokenisation.
+    pub codec: Arc<PromptCodec>,
+    /// Samples responses.
     pub sampler: Arc<dyn Sampler>,
-    /// How answers are drawn.
+    /// Sampling parameters.
     pub params: SamplingParams,
-    /// The weights that answer.
+    /// Weights to sample from.
     pub weights: AdapterName,
-    /// What records call them.
+    /// Name of the weights in trajectories.
     pub label: String,
-    /// How often a meta-episode is tried again when its environment fails.
-    pub refills: u32,
+    /// Retries of a meta-episode whose environment fails.
+    pub retries: u32,
 }
 
-/// One meta-episode to play.
+/// A meta-episode to sample.
 #[derive(Clone, Debug)]
 pub struct RolloutJob {
     /// The task.
     pub task: Task,
-    /// The agent's own luck.
+    /// Seed of sampling.
     pub seed: Seed,
 }
 
-/// Where the time of a batch went.
+/// Time of a rollout.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RolloutTiming {
-    /// From the first to the last meta-episode.
+    /// Wall-clock time.
     pub wall: Duration,
-    /// Spent in environments, prompts and parsing, summed over threads.
+    /// Time in environments, prompts and parsing, summed over threads.
     pub environment: Duration,
-    /// From the moment nine tenths had finished until the last one had: machines stand idle then.
+    /// Time from the completion of 90 % of the meta-episodes to the last one, in which devices are partly idle.
     pub tail: Duration,
 }
 
 impl Rollout {
-    /// Plays all jobs; records come back in their order. A meta-episode whose environment fails is tried again, and then
-    /// comes back with its error. Whenever none ends for as long as `patience`, `waiting` hears for what.
+    /// Samples all jobs and returns their trajectories in order. A meta-episode whose environment fails is retried; after the
+    /// last retry, its trajectory holds the error. `on_stall` receives a status line whenever no meta-episode finishes for
+    /// `stall_timeout`.
     pub fn run(
         &self,
         runtime: &Runtime,
         jobs: &[RolloutJob],
-        patience: Duration,
-        mut waiting: impl FnMut(String),
+        stall_timeout: Duration,
+        mut on_stall: impl FnMut(String),
     ) -> Result<(Vec<Trajectory>, RolloutTiming)> {
         let started = Instant::now();
-        let meter = Arc::new(RolloutTimer::new(jobs.len()));
+        let timer = Arc::new(RolloutTimer::new(jobs.len()));
         let (mut tail_from, mut done) = (None, 0);
-        let mut records: Vec<Option<Trajectory>> = vec![None; jobs.len()];
+        let mut trajectories: Vec<Option<Trajectory>> = vec![None; jobs.len()];
         runtime.block_on(async {
             let mut all = JoinSet::new();
             for (i, job) in jobs.iter().cloned().enumerate() {
-                let (rollout, meter) = (self.clone(), Arc::clone(&meter));
-                all.spawn(async move { (i, rollout.play_with_refills(job, &meter, i).await) });
+                let (rollout, timer) = (self.clone(), Arc::clone(&timer));
+                all.spawn(async move { (i, rollout.play_with_retries(job, &timer, i).await) });
             }
             loop {
-                let joined = match tokio::time::timeout(patience, all.join_next()).await {
+                let joined = match tokio::time::timeout(stall_timeout, all.join_next()).await {
                     Err(_) => {
-                        waiting(meter.waiting());
+                        on_stall(timer.pending());
                         continue;
                     }
                     Ok(None) => break,
                     Ok(Some(joined)) => joined,
                 };
-                let (i, record) = joined.map_err(|e| Error::Stopped(format!("a meta-episode was lost: {e}")))?;
-                records[i] = Some(record?);
+                let (i, trajectory) = joined.map_err(|e| Error::Stopped(format!("a rollout task failed: {e}")))?;
+                trajectories[i] = Some(trajectory?);
                 done += 1;
                 if done * 10 >= jobs.len() * 9 {
                     tail_from.get_or_insert_with(Instant::now);
@@ -106,75 +106,75 @@ impl Rollout {
         })?;
         let timing = RolloutTiming {
             wall: started.elapsed(),
-            environment: meter.environment(),
+            environment: timer.environment(),
             tail: tail_from.map_or(Duration::ZERO, |t| t.elapsed()),
         };
-        Ok((records.into_iter().flatten().collect(), timing))
+        Ok((trajectories.into_iter().flatten().collect(), timing))
     }
 
-    async fn play_with_refills(&self, job: RolloutJob, meter: &RolloutTimer, i: usize) -> Result<Trajectory> {
-        let stage = |s| meter.enter(i, s);
-        let mut record = self.play(&job.task, job.seed, stage, |_, _| ()).await?;
-        for again in 0..self.refills {
-            if record.error.is_none() {
+    async fn play_with_retries(&self, job: RolloutJob, timer: &RolloutTimer, i: usize) -> Result<Trajectory> {
+        let stage = |s| timer.enter(i, s);
+        let mut trajectory = self.play(&job.task, job.seed, stage, |_, _| ()).await?;
+        for retry in 0..self.retries {
+            if trajectory.error.is_none() {
                 break;
             }
-            record = self.play(&job.task, job.seed.child("again").at(u64::from(again)), stage, |_, _| ()).await?;
+            trajectory = self.play(&job.task, job.seed.child("again").at(u64::from(retry)), stage, |_, _| ()).await?;
         }
         stage(RolloutStage::Done);
-        Ok(record)
+        Ok(trajectory)
     }
 
-    /// Plays one meta-episode; `look` sees every call before it is answered, `stage` hears what it is at. What goes wrong in
-    /// the environment is in the record; an engine that fails is an error.
+    /// Samples one meta-episode. `on_request` receives every request before it is sampled, `stage` every change of stage. A
+    /// failure of the environment is stored in the trajectory; a failure of the engine is an error.
     pub(crate) async fn play(
         &self,
         task: &Task,
         seed: Seed,
         stage: impl Fn(RolloutStage),
-        look: impl FnMut(&MetaEpisode, &mage_core::Request),
+        on_request: impl FnMut(&MetaEpisode, &mage_core::Request),
     ) -> Result<Trajectory> {
         stage(RolloutStage::Environment);
         match guard(|| Ok(self.env_spec.build(task)?)) {
-            Ok(env) => self.play_in(env, task, seed, stage, look).await,
+            Ok(env) => self.play_in(env, task, seed, stage, on_request).await,
             Err(e) => Ok(self.failed(task, seed, e.to_string())),
         }
     }
 
-    /// The same in an environment that is there already.
+    /// Samples one meta-episode in a given environment.
     pub(crate) async fn play_in(
         &self,
         env: Box<dyn Env>,
         task: &Task,
         seed: Seed,
         stage: impl Fn(RolloutStage),
-        mut look: impl FnMut(&MetaEpisode, &mage_core::Request),
+        mut on_request: impl FnMut(&MetaEpisode, &mage_core::Request),
     ) -> Result<Trajectory> {
-        let (prompts, settings) = (Arc::clone(&self.prompts), Arc::clone(&self.settings));
+        let (prompts, episode_config) = (Arc::clone(&self.prompts), Arc::clone(&self.episode_config));
         let mut meta = match guard(|| {
-            Ok(MetaEpisode::new(task.clone(), env, prompts, settings, seed)?.with_method_hash(self.method))
+            Ok(MetaEpisode::new(task.clone(), env, prompts, episode_config, seed)?.with_method(self.method))
         }) {
             Ok(meta) => meta,
             Err(e) => return Ok(self.failed(task, seed, e.to_string())),
         };
         loop {
-            let call = match guard(|| Ok(meta.advance()?)) {
-                Ok(Next::Done(mut record)) => {
-                    record.key.weights.clone_from(&self.label);
-                    return Ok(*record);
+            let request = match guard(|| Ok(meta.advance()?)) {
+                Ok(Next::Done(mut trajectory)) => {
+                    trajectory.key.weights.clone_from(&self.label);
+                    return Ok(*trajectory);
                 }
-                Ok(Next::Request(call)) => call,
+                Ok(Next::Request(request)) => request,
                 Err(e) => return Ok(self.failed(task, seed, e.to_string())),
             };
-            look(&meta, &call);
-            let mut request = self.speech.request(&call.body, &self.params, call_seed(&call))?;
-            request.weights = self.weights.clone();
-            let prompt = request.prompt.clone();
+            on_request(&meta, &request);
+            let mut sample_request = self.codec.request(&request.request, &self.params, request_seed(&request))?;
+            sample_request.weights = self.weights.clone();
+            let prompt = sample_request.prompt.clone();
             stage(RolloutStage::Sampler);
-            let sample = self.sampler.sample(request).await?;
+            let sample = self.sampler.sample(sample_request).await?;
             stage(RolloutStage::Environment);
-            let answer = self.speech.answer(prompt, sample, &self.label)?;
-            if let Err(e) = guard(|| Ok(meta.submit(call.id, Ok(answer))?)) {
+            let completion = self.codec.completion(prompt, sample, &self.label)?;
+            if let Err(e) = guard(|| Ok(meta.answer(request.id, Ok(completion))?)) {
                 return Ok(self.failed(task, seed, e.to_string()));
             }
         }
@@ -197,11 +197,11 @@ impl Rollout {
     }
 }
 
-/// An environment that panics has failed; it does not take the run with it.
+/// Converts a panic of the environment into an error.
 pub(crate) fn guard<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     std::panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-        Err(Error::Stopped(format!("the environment panicked: {}", text.unwrap_or("without a word"))))
+        Err(Error::Stopped(format!("the environment panicked: {}", text.unwrap_or("no message"))))
     })
 }
 
@@ -216,7 +216,7 @@ mod tests {
         Anchor, EnvId, EnvInfo, Observation, ParsedAction, Population, Registry, Result as EnvResult, Step,
     };
 
-    /// Kuhn poker at a table where somebody thinks for long.
+    /// Kuhn poker with slow steps.
     struct SlowEnvSpec(Arc<dyn EnvSpec>);
     struct SlowEnv(Box<dyn Env>);
 
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_environment_is_named() {
+    fn a_stall_in_the_environment_is_reported() {
         let registry = Registry::builtin();
         let env_spec: Arc<dyn EnvSpec> = Arc::new(SlowEnvSpec(Arc::clone(registry.get("kuhn").unwrap())));
         let mut composer = Composer::new();
@@ -267,25 +267,25 @@ mod tests {
         composer.set("engine.device=cpu").unwrap();
         let recipe = composer.finish().unwrap();
         let prompts = mage_core::prompt::PromptLibrary::builtin().get("kuhn").unwrap();
-        let setting = TrainEnv {
+        let env = TrainEnv {
             population: env_spec.default_population(),
             prompts,
             env_spec,
             commit: None,
-            notices: Default::default(),
+            status_log: Default::default(),
         };
-        let env_info = setting.env_spec.info();
-        let parts = TrainContext::new(&recipe, &setting, &env_info).unwrap();
-        let settings = Arc::clone(&parts.settings);
-        let rollout = parts.rollout(&setting, settings, SamplingParams::default(), "policy".to_owned(), 0);
-        let task = setting.population.draw("train", 2, Seed::new(1)).unwrap();
+        let env_info = env.env_spec.info();
+        let context = TrainContext::new(&recipe, &env, &env_info).unwrap();
+        let episode_config = Arc::clone(&context.episode_config);
+        let rollout = context.rollout(&env, episode_config, SamplingParams::default(), "policy".to_owned(), 0);
+        let task = env.population.draw("train", 2, Seed::new(1)).unwrap();
         let jobs = [RolloutJob { task, seed: Seed::new(2) }];
         let runtime = crate::train::runtime(2).unwrap();
-        let mut heard = Vec::new();
-        let (records, timing) =
-            rollout.run(&runtime, &jobs, Duration::from_millis(100), |text| heard.push(text)).unwrap();
-        assert!(records[0].error.is_none());
-        assert!(timing.environment >= Duration::from_millis(1200), "three episodes of at least a turn: {timing:?}");
-        assert!(heard.iter().any(|t| t.starts_with("waiting for 1 of 1 meta-episodes: 1 for their environment since")));
+        let mut stalls = Vec::new();
+        let (trajectories, timing) =
+            rollout.run(&runtime, &jobs, Duration::from_millis(100), |text| stalls.push(text)).unwrap();
+        assert!(trajectories[0].error.is_none());
+        assert!(timing.environment >= Duration::from_millis(1200), "three episodes of at least one turn: {timing:?}");
+        assert!(stalls.iter().any(|t| t.starts_with("waiting for 1 of 1 meta-episodes: 1 in the environment for up to")));
     }
 }

@@ -1,8 +1,8 @@
-//! Where does a run live, and how does it survive?
+//! Run directories: recipe, metrics, checkpoints and trajectories of a run.
 //!
-//! In one directory that only one process writes and nothing ever overwrites. `metrics.jsonl` and the TensorBoard file
-//! grow line by line and are cut back to the last checkpoint on resume, so that an interrupted run ends with the same bytes
-//! as one that was not. A checkpoint exists only after its folder, hashes included, has been renamed into place.
+//! One process at a time writes a run directory, and files are never overwritten in place. `metrics.jsonl` and the TensorBoard
+//! file are append-only and are truncated to the last checkpoint on resume, so that an interrupted run ends with the same
+//! bytes as an uninterrupted one. A checkpoint becomes visible by a rename, after its files and hashes are written.
 
 pub mod tensorboard;
 
@@ -19,58 +19,58 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-/// A run directory, held by this process.
+/// A run directory, locked by this process.
 pub struct RunDir {
     path: PathBuf,
     _lock: File,
     metrics: AppendOnlyFile,
-    board: AppendOnlyFile,
+    tensorboard: AppendOnlyFile,
     timing: File,
     log: File,
     attempt: u32,
 }
 
-/// What is known at a checkpoint beside weights.
+/// State of a run at a checkpoint, apart from the weights.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TrainProgress {
     /// Updates done.
     pub update: u64,
     /// Optimiser steps done in updates.
     pub steps: u64,
-    /// Episodes played.
+    /// Episodes sampled.
     pub episodes: u64,
-    /// The update whose weights did best on the panel, and how well.
+    /// Update and score of the best evaluation.
     pub best: Option<(u64, f64)>,
-    /// How long `metrics.jsonl` was.
+    /// Length of `metrics.jsonl`.
     pub metrics_bytes: u64,
-    /// How long the TensorBoard file was.
-    pub board_bytes: u64,
-    /// What is carried from the start to the closing table.
+    /// Length of the TensorBoard file.
+    pub tensorboard_bytes: u64,
+    /// Evaluation after the warm start.
     pub before: Option<crate::eval::evaluator::EvalResult>,
 }
 
-/// What a run was started with.
+/// Program, engine and machine of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RunInfo {
-    /// This program's version.
+    /// Version of the program.
     pub version: String,
-    /// The commit it was built from, where known.
+    /// Commit of the build, if known.
     pub commit: Option<String>,
-    /// Where all random numbers start.
+    /// Seed of the recipe.
     pub seed: u64,
-    /// Who computes.
+    /// Name of the engine.
     pub engine: String,
-    /// On what.
+    /// Device.
     pub device: String,
-    /// Threads.
+    /// Number of CPU threads.
     pub threads: usize,
-    /// The operating system and processor family.
+    /// Operating system and processor architecture.
     pub platform: String,
-    /// Numbers in the model.
+    /// Number of model parameters.
     pub parameters: usize,
 }
 
-/// A file that grows, and is cut back on resume.
+/// An append-only file that is truncated on resume.
 struct AppendOnlyFile {
     path: PathBuf,
     file: File,
@@ -90,18 +90,18 @@ impl AppendOnlyFile {
         Ok(AppendOnlyFile { path, file, length })
     }
 
-    /// Adds bytes, and returns once they are on the disk. If they cannot be written, the file is as it was.
+    /// Appends bytes and syncs them to disk. If the write fails, the file is restored.
     fn append(&mut self, bytes: &[u8]) -> Result<()> {
         let written = self.file.write_all(bytes).and_then(|()| self.file.sync_data());
         if let Err(e) = written {
-            let _ = self.cut(self.length);
+            let _ = self.truncate(self.length);
             return Err(Error::io(&self.path)(e));
         }
         self.length += bytes.len() as u64;
         Ok(())
     }
 
-    fn cut(&mut self, length: u64) -> Result<()> {
+    fn truncate(&mut self, length: u64) -> Result<()> {
         self.file.set_len(length).map_err(Error::io(&self.path))?;
         self.file.seek(SeekFrom::Start(length)).map_err(Error::io(&self.path))?;
         self.length = length;
@@ -118,10 +118,10 @@ fn write_population(run: &Path, population: &Population) -> Result<()> {
 }
 
 impl RunDir {
-    /// A new run. The directory must not exist, or be empty.
+    /// Creates a run. The directory must be empty or not exist.
     pub fn create(path: &Path, recipe: &Recipe, population: &Population) -> Result<Self> {
-        if path.exists() && !hardly_begun(path)? {
-            let problem = "there is something in it already; choose another directory, or continue it with --resume";
+        if path.exists() && !is_blank(path)? {
+            let problem = "the directory is not empty; choose another one, or continue the run with --resume";
             return Err(Error::Run { path: path.to_owned(), problem: problem.to_owned() });
         }
         for folder in FOLDERS {
@@ -133,16 +133,16 @@ impl RunDir {
         Self::open(path)
     }
 
-    /// Whether there is a run in this folder.
+    /// Whether a folder is a run directory.
     pub fn is_run(path: &Path) -> bool {
         path.join(RECIPE).exists()
     }
 
-    /// The recipe a run was started with.
+    /// The recipe of a run.
     pub fn recipe(path: &Path) -> Result<Recipe> {
         let file = path.join(RECIPE);
         if !file.exists() {
-            let problem = format!("there is no run here: {RECIPE} is missing");
+            let problem = format!("not a run directory: {RECIPE} is missing");
             return Err(Error::Run { path: path.to_owned(), problem });
         }
         let text = fs::read_to_string(&file).map_err(Error::io(&file))?;
@@ -151,18 +151,18 @@ impl RunDir {
         composer.finish()
     }
 
-    /// The population a run was started with.
+    /// The population of a run.
     pub fn population(path: &Path) -> Result<Population> {
         Ok(Population::from_file(&path.join(POPULATION))?)
     }
 
-    /// Replaces the recipe and the population of a run; for whoever insists.
+    /// Replaces the recipe and the population of a run.
     pub fn replace_recipe(&self, recipe: &Recipe, population: &Population) -> Result<()> {
         write_population(&self.path, population)?;
         write_atomic(&self.path.join(RECIPE), recipe.to_toml().as_bytes())
     }
 
-    /// An existing run.
+    /// Opens and locks a run.
     pub fn open(path: &Path) -> Result<Self> {
         let lock_path = path.join("lock");
         let lock = OpenOptions::new()
@@ -180,13 +180,13 @@ impl RunDir {
             let file = path.join(name);
             OpenOptions::new().create(true).append(true).open(&file).map_err(Error::io(&file))
         };
-        // One that was refused before it said anything was none.
-        let silent =
+        // An attempt with an empty log does not count.
+        let unused =
             |n: &u32| fs::metadata(path.join(format!("logs/attempt-{n}.log"))).map_or(true, |log| log.len() == 0);
-        let attempt = (1..).find(silent).unwrap_or(1);
+        let attempt = (1..).find(unused).unwrap_or(1);
         Ok(RunDir {
             metrics: AppendOnlyFile::open(path.join("metrics.jsonl"))?,
-            board: AppendOnlyFile::open(path.join("tensorboard/events.out.tfevents.0000000000.mage"))?,
+            tensorboard: AppendOnlyFile::open(path.join("tensorboard/events.out.tfevents.0000000000.mage"))?,
             timing: append("timing.jsonl")?,
             log: append(&format!("logs/attempt-{attempt}.log"))?,
             path: path.to_owned(),
@@ -200,38 +200,38 @@ impl RunDir {
         &self.path
     }
 
-    /// What computed when the run was last begun, where that is known.
+    /// Device of the last attempt, if known.
     pub fn device(&self) -> Option<String> {
         let text = fs::read(self.path.join("run.json")).ok()?;
-        serde_json::from_slice::<RunInfo>(&text).ok().map(|about| about.device)
+        serde_json::from_slice::<RunInfo>(&text).ok().map(|info| info.device)
     }
 
-    /// Writes what the run was started with.
-    pub fn about(&self, about: &RunInfo) -> Result<()> {
-        write_json(&self.path.join("run.json"), about)
+    /// Writes `run.json`.
+    pub fn write_info(&self, info: &RunInfo) -> Result<()> {
+        write_json(&self.path.join("run.json"), info)
     }
 
-    /// Writes a file of results.
-    pub fn result<T: Serialize>(&self, value: &T) -> Result<()> {
+    /// Writes `result.json`.
+    pub fn write_result<T: Serialize>(&self, value: &T) -> Result<()> {
         write_json(&self.path.join("result.json"), value)
     }
 
-    /// Adds a line of metrics, here and for TensorBoard.
-    pub fn metrics(&mut self, step: u64, line: &BTreeMap<String, f64>) -> Result<()> {
+    /// Appends metrics to `metrics.jsonl` and the TensorBoard file.
+    pub fn append_metrics(&mut self, step: u64, line: &BTreeMap<String, f64>) -> Result<()> {
         let text = serde_json::to_string(line).map_err(|e| Error::Stopped(e.to_string()))?;
         self.metrics.append(format!("{text}\n").as_bytes())?;
         let scalars: Vec<(&str, f64)> =
             line.iter().filter(|(k, _)| *k != "update").map(|(k, v)| (k.as_str(), *v)).collect();
         let mut bytes = Vec::new();
-        if self.board.length == 0 {
-            bytes.extend(tensorboard::opening(now()));
+        if self.tensorboard.length == 0 {
+            bytes.extend(tensorboard::file_header(now()));
         }
         bytes.extend(tensorboard::event(now(), step, &scalars));
-        self.board.append(&bytes)
+        self.tensorboard.append(&bytes)
     }
 
-    /// Adds a line on where the time went.
-    pub fn timing(&mut self, line: &BTreeMap<String, f64>) -> Result<()> {
+    /// Appends a line to `timing.jsonl`.
+    pub fn append_timing(&mut self, line: &BTreeMap<String, f64>) -> Result<()> {
         let mut line = line.clone();
         line.insert("attempt".to_owned(), f64::from(self.attempt));
         let text = serde_json::to_string(&line).map_err(|e| Error::Stopped(e.to_string()))?;
@@ -239,22 +239,22 @@ impl RunDir {
         writeln!(self.timing, "{text}").map_err(Error::io(&path))
     }
 
-    /// Adds a line for people.
+    /// Appends a line to the log of this attempt.
     pub fn log(&mut self, line: &str) {
-        // A log that cannot be written must not stop a run that otherwise can go on.
+        // A failed log write must not stop the run.
         let _ = writeln!(self.log, "{line}");
     }
 
-    /// Writes an update's episodes.
-    pub fn episodes<'r>(
+    /// Writes trajectories of an update with their training samples.
+    pub fn write_trajectories<'r>(
         &self,
         update: u64,
-        records: impl Iterator<Item = (&'r Trajectory, serde_json::Value)>,
+        trajectories: impl Iterator<Item = (&'r Trajectory, serde_json::Value)>,
     ) -> Result<()> {
-        let path = self.path.join(format!("episodes/{update:06}.jsonl.zst"));
+        let path = self.path.join(format!("trajectories/{update:06}.jsonl.zst"));
         let mut text = String::new();
-        for (record, learned) in records {
-            let line = serde_json::json!({ "record": record, "learned": learned });
+        for (trajectory, samples) in trajectories {
+            let line = serde_json::json!({ "trajectory": trajectory, "samples": samples });
             text.push_str(&line.to_string());
             text.push('\n');
         }
@@ -262,21 +262,21 @@ impl RunDir {
         write_atomic(&path, &packed)
     }
 
-    /// Makes a checkpoint: `save` fills the folder. One of just this moment that is there and whole stays as it is: to put another in
-    /// its place would leave none for a moment.
+    /// Writes a checkpoint; `save` writes the weights. A complete checkpoint of the same update is kept: replacing it would
+    /// leave none for a moment.
     pub fn checkpoint(&self, progress: &TrainProgress, save: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
         if self.is_at(progress.update) {
             return Ok(());
         }
         let folder = self.path.join("checkpoints");
-        let (staging, place) = (folder.join(".unfinished"), folder.join(name(progress.update)));
+        let (staging, target) = (folder.join(".unfinished"), folder.join(dir_name(progress.update)));
         if staging.exists() {
             fs::remove_dir_all(&staging).map_err(Error::io(&staging))?;
         }
         fs::create_dir_all(&staging).map_err(Error::io(&staging))?;
         save(&staging)?;
         let progress =
-            TrainProgress { metrics_bytes: self.metrics.length, board_bytes: self.board.length, ..progress.clone() };
+            TrainProgress { metrics_bytes: self.metrics.length, tensorboard_bytes: self.tensorboard.length, ..progress.clone() };
         write_json(&staging.join("progress.json"), &progress)?;
         let mut hashes = BTreeMap::new();
         for file in files(&staging)? {
@@ -286,87 +286,87 @@ impl RunDir {
             hashes.insert(relative, blake3::hash(&bytes).to_hex().to_string());
         }
         write_json(&staging.join(MANIFEST), &hashes)?;
-        if place.exists() {
-            fs::remove_dir_all(&place).map_err(Error::io(&place))?;
+        if target.exists() {
+            fs::remove_dir_all(&target).map_err(Error::io(&target))?;
         }
-        fs::rename(&staging, &place).map_err(Error::io(&place))?;
+        fs::rename(&staging, &target).map_err(Error::io(&target))?;
         File::open(&folder).and_then(|f| f.sync_all()).map_err(Error::io(&folder))
     }
 
-    /// Writes down which weights did best on the panel.
-    pub fn best(&self, update: u64, score: f64) -> Result<()> {
-        let best = serde_json::json!({ "update": update, "score": score, "model": model(update) });
+    /// Writes `best.json`.
+    pub fn write_best(&self, update: u64, score: f64) -> Result<()> {
+        let best = serde_json::json!({ "update": update, "score": score, "model": checkpoint_path(update) });
         write_json(&self.path.join("best.json"), &best)
     }
 
-    /// Removes all but the last `keep` checkpoints and the best; `each` hears of one before it goes.
-    pub fn prune(&self, keep: usize, best: Option<u64>, each: impl Fn(&Path)) -> Result<()> {
+    /// Removes all but the last `keep` checkpoints and the best. `on_remove` is called before each removal.
+    pub fn prune(&self, keep: usize, best: Option<u64>, on_remove: impl Fn(&Path)) -> Result<()> {
         let all = checkpoints(&self.path)?;
-        let spare = all.len().saturating_sub(keep);
-        for update in all[..spare].iter().filter(|u| Some(**u) != best) {
-            let path = self.path.join(model(*update));
-            each(&path);
+        let surplus = all.len().saturating_sub(keep);
+        for update in all[..surplus].iter().filter(|u| Some(**u) != best) {
+            let path = self.path.join(checkpoint_path(*update));
+            on_remove(&path);
             fs::remove_dir_all(&path).map_err(Error::io(&path))?;
         }
         Ok(())
     }
 
-    /// Whether the newest checkpoint is that of an update, and whole, and the metrics are those of then.
+    /// Whether the newest checkpoint is of this update and complete, and the metrics end there.
     pub fn is_at(&self, update: u64) -> bool {
         let newest = checkpoints(&self.path).is_ok_and(|all| all.last() == Some(&update));
-        newest && verify(&self.path.join(model(update))).is_ok_and(|p| p.metrics_bytes == self.metrics.length)
+        newest && verify(&self.path.join(checkpoint_path(update))).is_ok_and(|p| p.metrics_bytes == self.metrics.length)
     }
 
-    /// The newest checkpoint that is whole, with what was known then; `damaged` hears what is wrong with newer ones.
+    /// The newest complete checkpoint with its state. `damaged` receives a message for each damaged newer one.
     pub fn newest(&self, mut damaged: impl FnMut(String)) -> Result<Option<(PathBuf, TrainProgress)>> {
         let mut found = None;
         let all = checkpoints(&self.path)?;
         for update in all.iter().rev() {
-            let path = self.path.join(model(*update));
+            let path = self.path.join(checkpoint_path(*update));
             match verify(&path) {
                 Ok(progress) => {
                     found = Some((path, progress));
                     break;
                 }
-                // What was learned is gone then: not something to begin anew over without a word.
+                // Restarting silently would discard the training so far.
                 Err(e) if all.first() == Some(update) => {
                     let problem = format!(
-                        "none of its checkpoints is whole, so there is nothing to go on from ({e}); start a new run"
+                        "no checkpoint is complete ({e}); start a new run"
                     );
                     return Err(Error::Run { path: self.path.clone(), problem });
                 }
-                Err(e) => damaged(format!("{e}; going back to an earlier checkpoint")),
+                Err(e) => damaged(format!("{e}; resuming from an earlier checkpoint")),
             }
         }
         // The first checkpoint comes before the first line of metrics.
         if all.is_empty() && self.metrics.length > 0 {
             let problem =
-                "it has metrics, but no checkpoint to go on from; put its checkpoints back, or start a new run";
+                "the run has metrics but no checkpoint; restore its checkpoints, or start a new run";
             return Err(Error::Run { path: self.path.clone(), problem: problem.to_owned() });
         }
         if found.as_ref().is_some_and(|(_, p)| self.metrics.length < p.metrics_bytes) {
-            let problem = "it is shorter than it was at the checkpoint; put it back, or start anew".to_owned();
+            let problem = "the file is shorter than at the checkpoint; restore it, or start a new run".to_owned();
             return Err(Error::Run { path: self.metrics.path.clone(), problem });
         }
         Ok(found)
     }
 
-    /// Cuts metrics back to what they were at a checkpoint.
+    /// Truncates metrics to a checkpoint.
     pub fn rewind(&mut self, to: &TrainProgress) -> Result<()> {
-        self.metrics.cut(to.metrics_bytes)?;
-        self.board.cut(to.board_bytes.min(self.board.length))
+        self.metrics.truncate(to.metrics_bytes)?;
+        self.tensorboard.truncate(to.tensorboard_bytes.min(self.tensorboard.length))
     }
 }
 
 const MANIFEST: &str = "manifest.json";
 
-fn name(update: u64) -> String {
+fn dir_name(update: u64) -> String {
     format!("{update:06}")
 }
 
-/// Where the model after an update lies in its run.
-pub fn model(update: u64) -> PathBuf {
-    Path::new("checkpoints").join(name(update))
+/// Path of a checkpoint relative to its run directory.
+pub fn checkpoint_path(update: u64) -> PathBuf {
+    Path::new("checkpoints").join(dir_name(update))
 }
 
 /// The checkpoints of a run, by update.
@@ -380,22 +380,22 @@ pub fn checkpoints(run: &Path) -> Result<Vec<u64>> {
     Ok(found)
 }
 
-/// The model folder of a run: its last checkpoint.
+/// The last checkpoint of a run.
 pub fn last_model(run: &Path) -> Result<PathBuf> {
-    let none = || Error::Run { path: run.to_owned(), problem: "it has no checkpoint yet".to_owned() };
+    let none = || Error::Run { path: run.to_owned(), problem: "the run has no checkpoint yet".to_owned() };
     let last = *checkpoints(run)?.last().ok_or_else(none)?;
-    Ok(run.join(model(last)))
+    Ok(run.join(checkpoint_path(last)))
 }
 
-/// What the weights of a run's last checkpoint are known by: a hash of the hashes that were written down with them.
-pub fn weights(run: &Path) -> Result<String> {
+/// Hash of the weights of a run's last checkpoint, from its manifest.
+pub fn weights_hash(run: &Path) -> Result<String> {
     let manifest = last_model(run)?.join(MANIFEST);
     let text = fs::read(&manifest).map_err(Error::io(&manifest))?;
     let hashes: BTreeMap<String, String> = serde_json::from_slice(&text)
-        .map_err(|e| Error::Run { path: manifest, problem: format!("it cannot be read ({e})") })?;
-    let of = |numbers: bool| hashes.iter().filter(move |(file, _)| !numbers || file.ends_with(".safetensors"));
-    // Where weights are kept elsewhere, all there is to go by is what was written here.
-    let all: Vec<_> = if of(true).next().is_some() { of(true).collect() } else { of(false).collect() };
+        .map_err(|e| Error::Run { path: manifest, problem: format!("invalid JSON ({e})") })?;
+    let files = |weights_only: bool| hashes.iter().filter(move |(file, _)| !weights_only || file.ends_with(".safetensors"));
+    // A server keeps the weights elsewhere: then all files of the checkpoint identify them.
+    let all: Vec<_> = if files(true).next().is_some() { files(true).collect() } else { files(false).collect() };
     Ok(mage_env::Hash::of(&all).to_string())
 }
 
@@ -405,34 +405,33 @@ fn verify(path: &Path) -> Result<TrainProgress> {
     let manifest = path.join(MANIFEST);
     let text = fs::read(&manifest).map_err(Error::io(&manifest))?;
     let hashes: BTreeMap<String, String> =
-        serde_json::from_slice(&text).map_err(|e| damaged(&manifest, &format!("it cannot be read ({e})")))?;
+        serde_json::from_slice(&text).map_err(|e| damaged(&manifest, &format!("invalid JSON ({e})")))?;
     for (file, hash) in &hashes {
         let file = path.join(file);
         let bytes = fs::read(&file).map_err(Error::io(&file))?;
         if blake3::hash(&bytes).to_hex().as_str() != hash {
-            return Err(damaged(&file, "its contents are not what was written"));
+            return Err(damaged(&file, "the contents do not match the manifest"));
         }
     }
     let file = path.join("progress.json");
     let text = fs::read(&file).map_err(Error::io(&file))?;
-    serde_json::from_slice(&text).map_err(|e| damaged(&file, &format!("it cannot be read ({e})")))
+    serde_json::from_slice(&text).map_err(|e| damaged(&file, &format!("invalid JSON ({e})")))
 }
 
-const FOLDERS: [&str; 4] = ["checkpoints", "episodes", "logs", "tensorboard"];
+const FOLDERS: [&str; 4] = ["checkpoints", "trajectories", "logs", "tensorboard"];
 
-/// Whether a directory is empty, or holds nothing but what a run makes before its recipe is in place: then whoever made it
-/// was stopped at once, and nothing is lost by beginning anew.
-fn hardly_begun(path: &Path) -> Result<bool> {
-    let early = [POPULATION.to_owned(), format!("{POPULATION}.unfinished"), format!("{RECIPE}.unfinished")];
+/// Whether a directory is empty, or contains only what a run writes before its recipe: an attempt that was stopped at once.
+fn is_blank(path: &Path) -> Result<bool> {
+    let initial_files = [POPULATION.to_owned(), format!("{POPULATION}.unfinished"), format!("{RECIPE}.unfinished")];
     for entry in fs::read_dir(path).map_err(Error::io(path))? {
         let entry = entry.map_err(Error::io(path))?;
         let name = entry.file_name().to_string_lossy().into_owned();
         let empty = || Ok::<_, Error>(fs::read_dir(entry.path()).map_err(Error::io(path))?.next().is_none());
-        let ours = match FOLDERS.contains(&name.as_str()) {
+        let is_blank = match FOLDERS.contains(&name.as_str()) {
             true => entry.path().is_dir() && empty()?,
-            false => early.contains(&name),
+            false => initial_files.contains(&name),
         };
-        if !ours {
+        if !is_blank {
             return Ok(false);
         }
     }
@@ -441,11 +440,11 @@ fn hardly_begun(path: &Path) -> Result<bool> {
 
 fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut out = Vec::new();
-    let mut open = vec![folder.to_owned()];
-    while let Some(dir) = open.pop() {
+    let mut pending = vec![folder.to_owned()];
+    while let Some(dir) = pending.pop() {
         for entry in fs::read_dir(&dir).map_err(Error::io(&dir))? {
             let path = entry.map_err(Error::io(&dir))?.path();
-            if path.is_dir() { open.push(path) } else { out.push(path) }
+            if path.is_dir() { pending.push(path) } else { out.push(path) }
         }
     }
     out.sort();
@@ -457,7 +456,7 @@ pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<()> {
     write_atomic(path, format!("{text}\n").as_bytes())
 }
 
-/// Writes a whole file or nothing.
+/// Writes a file atomically.
 fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut staging = path.as_os_str().to_owned();
     staging.push(".unfinished");

@@ -1,4 +1,4 @@
-//! How does TensorBoard get to see the numbers?
+//! TensorBoard event files.
 //!
 //! Event files are a sequence of framed records: length, masked checksum of the length, payload, masked checksum of the
 //! payload. A payload is a protocol-buffer `Event` with a step, a wall time and scalar values; both formats are public and
@@ -23,8 +23,8 @@ pub fn event(wall_time: f64, step: u64, scalars: &[(&str, f64)]) -> Vec<u8> {
     frame(&event)
 }
 
-/// What a file begins with.
-pub fn opening(wall_time: f64) -> Vec<u8> {
+/// First event of a file.
+pub fn file_header(wall_time: f64) -> Vec<u8> {
     let mut event = header(wall_time);
     field_bytes(&mut event, 3, b"brain.Event:2");
     frame(&event)

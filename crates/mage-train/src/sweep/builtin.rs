@@ -1,4 +1,4 @@
-//! Which sweeps come with the program?
+//! Embedded sweeps.
 
 const PRESETS: &[(&str, &str)] = &[
     ("paper/ablation-anchor", include_str!("../../sweeps/paper/ablation-anchor.toml")),
@@ -23,23 +23,23 @@ const PRESETS: &[(&str, &str)] = &[
     ("tiny/table1", include_str!("../../sweeps/tiny/table1.toml")),
 ];
 
-/// Figures that are ablations under another name.
-const ALSO: [(&str, &str); 2] = [("fig5", "ablation-reward"), ("fig7", "ablation-anchor")];
+/// Figures whose sweeps are ablations.
+const ALIASES: [(&str, &str); 2] = [("fig5", "ablation-reward"), ("fig7", "ablation-anchor")];
 
 /// The names of all presets.
 pub fn preset_names() -> Vec<String> {
-    let also = ["paper", "tiny"].into_iter().flat_map(|scale| ALSO.map(|(name, _)| format!("{scale}/{name}")));
-    let mut all: Vec<String> = PRESETS.iter().map(|(name, _)| (*name).to_owned()).chain(also).collect();
+    let aliases = ["paper", "tiny"].into_iter().flat_map(|scale| ALIASES.map(|(name, _)| format!("{scale}/{name}")));
+    let mut all: Vec<String> = PRESETS.iter().map(|(name, _)| (*name).to_owned()).chain(aliases).collect();
     all.sort();
     all
 }
 
-/// A preset's TOML; `tiny/` may be left out, and `recipes/tiny/NAME.toml` will do as well.
+/// The TOML of a preset. `tiny/` may be omitted; `recipes/tiny/NAME.toml` is accepted too.
 pub fn preset_text(name: &str) -> Option<&'static str> {
     let name = name.strip_prefix("recipes/").unwrap_or(name);
     let name = name.strip_suffix(".toml").unwrap_or(name);
-    let (scale, own) = name.split_once('/').unwrap_or(("tiny", name));
-    let own = ALSO.iter().find(|(also, _)| *also == own).map_or(own, |(_, real)| real);
-    let full = format!("{scale}/{own}");
+    let (scale, sweep) = name.split_once('/').unwrap_or(("tiny", name));
+    let sweep = ALIASES.iter().find(|(alias, _)| *alias == sweep).map_or(sweep, |(_, sweep)| sweep);
+    let full = format!("{scale}/{sweep}");
     PRESETS.iter().find(|(name, _)| *name == full).map(|(_, text)| *text)
 }

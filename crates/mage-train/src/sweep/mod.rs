@@ -1,37 +1,37 @@
-//! Which runs and evaluations make a table or a figure?
+//! Sweeps: the runs and evaluations of a table or figure.
 //!
-//! A [`Sweep`] is a grid of environments, methods, seeds and ablations, read from TOML. It comes to [`SweepCell`]s: one training
-//! run, or one evaluation, each in a folder of its own. A cell is finished when the result of what is asked for is in place, so a
-//! sweep can be stopped anywhere, or changed, and goes on with what is missing.
+//! A [`Sweep`] is a grid of environments, methods, seeds and ablations, read from TOML. It expands to [`SweepCell`]s: training
+//! runs and evaluations, each with its own folder. A cell is finished once its result exists, so a sweep can be interrupted
+//! or edited and continues with the missing cells.
 
 mod builtin;
 mod cell;
 
 pub use builtin::{preset_names, preset_text};
-pub use cell::{CellInfo, REPLACED, RUN, SweepCell, forgotten, put_aside, replaced};
+pub use cell::{CellInfo, REPLACED, RUN, SweepCell, archive, count_archived, orphaned};
 
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// A grid.
+/// A grid of runs and evaluations.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sweep {
-    /// What it is for.
-    pub about: String,
-    /// What tables call the trained policies.
-    pub player: String,
-    /// Tasks on every panel.
+    /// Description.
+    pub description: String,
+    /// Name of the trained policies in tables.
+    pub policy: String,
+    /// Tasks per task set.
     pub tasks: u64,
     /// Episodes per task.
     pub episodes: u32,
-    /// Stop a task at its first win.
+    /// Whether a task ends at its first win.
     #[serde(default)]
     pub early_stop: bool,
-    /// Seeds of training, and of luck where nothing is trained.
+    /// Seeds of training, and of evaluations without training.
     pub seeds: Vec<u64>,
-    /// Settings of every recipe.
+    /// Overrides for every recipe.
     #[serde(default)]
     pub set: Vec<String>,
     /// Environments.
@@ -39,7 +39,7 @@ pub struct Sweep {
     /// Methods.
     #[serde(default)]
     pub method: Vec<SweepMethod>,
-    /// What else is trained: each method with each change, beside the method as it is.
+    /// Ablations: each method is also trained with each of them.
     #[serde(default)]
     pub ablation: Vec<Ablation>,
 }
@@ -48,114 +48,114 @@ pub struct Sweep {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SweepEnv {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// What is measured: presets of `mage eval`.
-    pub panels: Vec<String>,
-    /// Recipes that training starts from; without any, nothing is trained here.
+    /// Task sets: presets of `mage eval`.
+    pub task_sets: Vec<String>,
+    /// Base recipes; without any, nothing is trained in this environment.
     #[serde(default)]
     pub recipe: Vec<String>,
-    /// Settings of its recipes.
+    /// Overrides for its recipes.
     #[serde(default)]
     pub set: Vec<String>,
-    /// Agents that play by rule.
+    /// Scripted agents.
     #[serde(default)]
     pub agents: Vec<String>,
 }
 
-/// A method of a grid: trained, or asked of a model behind an endpoint.
+/// A method of a grid: trained, or a prompt method for a model behind an endpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SweepMethod {
-    /// What tables call it.
+    /// Name in tables.
     pub name: String,
-    /// Pieces of a recipe, put after the environment's.
+    /// Partial recipes, applied after those of the environment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub train: Option<Vec<String>>,
-    /// A method of `mage eval`; such cells wait for an endpoint.
+    /// A prompt method of `mage eval`; its cells need an endpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
 }
 
-/// What is changed in an ablation.
+/// An ablation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ablation {
-    /// What tables call it.
+    /// Name in tables.
     pub name: String,
-    /// Settings, after all others.
+    /// Overrides, applied last.
     pub set: Vec<String>,
 }
 
-/// What is to be done in a cell.
+/// Kind of work of a cell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CellWork {
-    /// Train.
+    /// A training run.
     Train {
         /// Recipes and methods, left to right.
         recipes: Vec<String>,
-        /// Settings.
+        /// Overrides.
         set: Vec<String>,
     },
-    /// Play a panel with the policy of a run.
+    /// Evaluation of the policy of a run.
     Policy {
-        /// The cell that trains it.
-        of: String,
+        /// Training cell.
+        trained_by: String,
     },
-    /// Play a panel by rule.
+    /// Evaluation of a scripted agent.
     Scripted,
-    /// Play a panel with the model behind the endpoint.
+    /// Evaluation of the model behind the endpoint.
     Prompt,
 }
 
 impl Sweep {
-    /// An embedded preset, or a file, which comes first where its name ends in `.toml`.
+    /// Loads an embedded preset or a file. An existing file with a name in `.toml` takes precedence.
     pub fn find(name: &str) -> Result<Self> {
         let path = Path::new(name);
-        let meant = !(name.ends_with(".toml") && path.exists());
-        if let Some(text) = preset_text(name).filter(|_| meant) {
+        let prefer_preset = !(name.ends_with(".toml") && path.exists());
+        if let Some(text) = preset_text(name).filter(|_| prefer_preset) {
             return Self::from_toml(text, name);
         }
         if !path.exists() {
             let problem = format!("neither a file nor a preset (presets: {})", preset_names().join(", "));
-            return Err(Error::Recipe { place: name.to_owned(), problem });
+            return Err(Error::Recipe { location: name.to_owned(), problem });
         }
         let text = std::fs::read_to_string(path).map_err(Error::io(path))?;
         Self::from_toml(&text, name)
     }
 
-    /// Reads TOML; `place` is its name, for errors.
-    pub fn from_toml(text: &str, place: &str) -> Result<Self> {
-        let wrong = |problem: String| Error::Recipe { place: place.to_owned(), problem };
-        let sweep: Sweep = toml::from_str(text).map_err(|e| wrong(e.to_string().trim_end().to_owned()))?;
+    /// Parses TOML; errors refer to it as `location`.
+    pub fn from_toml(text: &str, location: &str) -> Result<Self> {
+        let invalid = |problem: String| Error::Recipe { location: location.to_owned(), problem };
+        let sweep: Sweep = toml::from_str(text).map_err(|e| invalid(e.to_string().trim_end().to_owned()))?;
         if sweep.seeds.is_empty() || sweep.tasks == 0 || sweep.episodes == 0 {
-            return Err(wrong("seeds, tasks and episodes: give at least one of each".to_owned()));
+            return Err(invalid("seeds, tasks and episodes must not be empty or 0".to_owned()));
         }
-        if let Some(way) = sweep.method.iter().find(|w| w.train.is_some() == w.prompt.is_some()) {
-            return Err(wrong(format!("method {}: give it either `train` or `prompt`", way.name)));
+        if let Some(method) = sweep.method.iter().find(|m| m.train.is_some() == m.prompt.is_some()) {
+            return Err(invalid(format!("method {}: set either `train` or `prompt`", method.name)));
         }
         let mut ids: Vec<String> = sweep.cells().into_iter().map(|c| c.id).collect();
         ids.sort();
-        if let Some(twice) = ids.windows(2).find(|w| w[0] == w[1]) {
-            return Err(wrong(format!(
-                "two cells are called {}: give environments and methods names of their own",
-                twice[0]
+        if let Some(duplicate) = ids.windows(2).find(|w| w[0] == w[1]) {
+            return Err(invalid(format!(
+                "duplicate cell {}; environments and methods need unique names",
+                duplicate[0]
             )));
         }
         Ok(sweep)
     }
 
-    /// Everything to be done, in an order in which it can be done.
+    /// All cells, each after those it depends on.
     pub fn cells(&self) -> Vec<SweepCell> {
         let mut cells = Vec::new();
-        for world in &self.env {
-            for agent in &world.agents {
-                self.rules(world, agent, &mut cells);
+        for env in &self.env {
+            for agent in &env.agents {
+                self.scripted_cells(env, agent, &mut cells);
             }
-            for way in &self.method {
-                match (&way.train, &way.prompt) {
-                    (Some(pieces), _) if !world.recipe.is_empty() => self.trained(world, way, pieces, &mut cells),
-                    (_, Some(method)) => self.prompted(world, way, method, &mut cells),
+            for method in &self.method {
+                match (&method.train, &method.prompt) {
+                    (Some(recipes), _) if !env.recipe.is_empty() => self.training_cells(env, method, recipes, &mut cells),
+                    (_, Some(prompt)) => self.prompt_cells(env, method, prompt, &mut cells),
                     _ => {}
                 }
             }
@@ -163,104 +163,104 @@ impl Sweep {
         cells
     }
 
-    fn trained(&self, world: &SweepEnv, way: &SweepMethod, pieces: &[String], cells: &mut Vec<SweepCell>) {
-        let changes = std::iter::once(None).chain(self.ablation.iter().map(Some));
-        for change in changes {
+    fn training_cells(&self, env: &SweepEnv, method: &SweepMethod, recipes: &[String], cells: &mut Vec<SweepCell>) {
+        let ablations = std::iter::once(None).chain(self.ablation.iter().map(Some));
+        for ablation in ablations {
             for seed in &self.seeds {
-                let ablation = change.map(|c| c.name.clone());
-                let own = change.map(|c| c.set.clone()).unwrap_or_default();
-                let mut set = [self.set.clone(), world.set.clone(), own].concat();
+                let overrides = ablation.map(|a| a.set.clone()).unwrap_or_default();
+                let ablation = ablation.map(|a| a.name.clone());
+                let mut set = [self.set.clone(), env.set.clone(), overrides].concat();
                 set.push(format!("seed={seed}"));
-                let recipes = [world.recipe.clone(), pieces.to_vec()].concat();
+                let recipes = [env.recipe.clone(), recipes.to_vec()].concat();
                 let mut command = vec!["train".to_owned()];
                 command.extend(recipes.iter().cloned());
                 command.extend(set.iter().flat_map(|s| ["--set".to_owned(), s.clone()]));
-                let about = |command: Vec<String>| CellInfo {
-                    env: world.name.clone(),
-                    method: way.name.clone(),
+                let info = |command: Vec<String>| CellInfo {
+                    env: env.name.clone(),
+                    method: method.name.clone(),
                     ablation: ablation.clone(),
-                    player: self.player.clone(),
+                    policy: self.policy.clone(),
                     seed: *seed,
                     command,
                 };
-                let name = ablation.as_ref().map_or_else(|| way.name.clone(), |a| format!("{}-{a}", way.name));
-                let run = format!("{}/{}-{seed}", plain(&world.name), plain(&name));
+                let name = ablation.as_ref().map_or_else(|| method.name.clone(), |a| format!("{}-{a}", method.name));
+                let run = format!("{}/{}-{seed}", folder_name(&env.name), folder_name(&name));
                 cells.push(SweepCell {
                     id: run.clone(),
-                    about: about(command),
+                    info: info(command),
                     work: CellWork::Train { recipes, set },
                 });
-                for panel in &world.panels {
-                    let mut command = self.evaluation(panel, 1, self.seeds[0]);
+                for task_set in &env.task_sets {
+                    let mut command = self.eval_command(task_set, 1, self.seeds[0]);
                     command.extend(["--policy".to_owned(), format!("{run}/{RUN}")]);
-                    let id = format!("{run}-on-{}", plain(panel));
-                    cells.push(SweepCell { id, about: about(command), work: CellWork::Policy { of: run.clone() } });
+                    let id = format!("{run}-on-{}", folder_name(task_set));
+                    cells.push(SweepCell { id, info: info(command), work: CellWork::Policy { trained_by: run.clone() } });
                 }
             }
         }
     }
 
-    fn rules(&self, world: &SweepEnv, agent: &str, cells: &mut Vec<SweepCell>) {
-        for panel in &world.panels {
-            let mut command = self.evaluation(panel, self.seeds.len(), self.seeds[0]);
+    fn scripted_cells(&self, env: &SweepEnv, agent: &str, cells: &mut Vec<SweepCell>) {
+        for task_set in &env.task_sets {
+            let mut command = self.eval_command(task_set, self.seeds.len(), self.seeds[0]);
             command.extend(["--policy".to_owned(), agent.to_owned()]);
-            let id = format!("{}/{}-on-{}", plain(&world.name), plain(agent), plain(panel));
-            cells.push(SweepCell { id, about: self.played(world, agent, "rule", command), work: CellWork::Scripted });
+            let id = format!("{}/{}-on-{}", folder_name(&env.name), folder_name(agent), folder_name(task_set));
+            cells.push(SweepCell { id, info: self.eval_info(env, agent, "scripted", command), work: CellWork::Scripted });
         }
     }
 
-    fn prompted(&self, world: &SweepEnv, way: &SweepMethod, method: &str, cells: &mut Vec<SweepCell>) {
-        for panel in &world.panels {
-            let mut command = self.evaluation(panel, self.seeds.len(), self.seeds[0]);
-            command.extend(["--method".to_owned(), method.to_owned()]);
-            let id = format!("{}/{}-on-{}", plain(&world.name), plain(&way.name), plain(panel));
-            // Who answers is known once there is an endpoint.
-            let about = self.played(world, &way.name, cell::NOBODY, command);
-            cells.push(SweepCell { id, about, work: CellWork::Prompt });
+    fn prompt_cells(&self, env: &SweepEnv, method: &SweepMethod, prompt: &str, cells: &mut Vec<SweepCell>) {
+        for task_set in &env.task_sets {
+            let mut command = self.eval_command(task_set, self.seeds.len(), self.seeds[0]);
+            command.extend(["--method".to_owned(), prompt.to_owned()]);
+            let id = format!("{}/{}-on-{}", folder_name(&env.name), folder_name(&method.name), folder_name(task_set));
+            // The endpoint determines the model.
+            let info = self.eval_info(env, &method.name, cell::ANY_ENDPOINT, command);
+            cells.push(SweepCell { id, info, work: CellWork::Prompt });
         }
     }
 
-    fn played(&self, world: &SweepEnv, method: &str, player: &str, command: Vec<String>) -> CellInfo {
+    fn eval_info(&self, env: &SweepEnv, method: &str, policy: &str, command: Vec<String>) -> CellInfo {
         CellInfo {
-            env: world.name.clone(),
+            env: env.name.clone(),
             method: method.to_owned(),
             ablation: None,
-            player: player.to_owned(),
+            policy: policy.to_owned(),
             seed: self.seeds[0],
             command,
         }
     }
 
-    /// What all evaluations of a panel have in common: the same tasks, whoever plays them.
-    fn evaluation(&self, panel: &str, seeds: usize, seed: u64) -> Vec<String> {
-        let mut command: Vec<String> = ["eval", "--preset", panel].map(str::to_owned).to_vec();
-        let numbers = [
+    /// The common part of all evaluations on a task set; the tasks are equal for all policies.
+    fn eval_command(&self, task_set: &str, seeds: usize, seed: u64) -> Vec<String> {
+        let mut command: Vec<String> = ["eval", "--preset", task_set].map(str::to_owned).to_vec();
+        let options = [
             ("--tasks", self.tasks),
             ("--episodes", u64::from(self.episodes)),
             ("--seed", seed),
             ("--seeds", seeds as u64),
         ];
-        command.extend(numbers.into_iter().flat_map(|(option, n)| [option.to_owned(), n.to_string()]));
+        command.extend(options.into_iter().flat_map(|(option, n)| [option.to_owned(), n.to_string()]));
         if self.early_stop {
             command.push("--early-stop".to_owned());
         }
         command
     }
 
-    /// How much a cell is, in episodes of a small policy: a guess that is good enough for the time left.
+    /// Estimated cost of a cell, in episodes of a small policy; used for the remaining time.
     pub fn weight(&self, cell: &SweepCell, train_episodes: u64) -> f64 {
-        let panel = (self.tasks * u64::from(self.episodes)) as f64;
+        let episodes = (self.tasks * u64::from(self.episodes)) as f64;
         match cell.work {
             CellWork::Train { .. } => 3.0 * train_episodes as f64,
-            CellWork::Policy { .. } => panel,
-            CellWork::Scripted => 0.1 * panel * self.seeds.len() as f64,
-            CellWork::Prompt => 20.0 * panel * self.seeds.len() as f64,
+            CellWork::Policy { .. } => episodes,
+            CellWork::Scripted => 0.1 * episodes * self.seeds.len() as f64,
+            CellWork::Prompt => 20.0 * episodes * self.seeds.len() as f64,
         }
     }
 }
 
-/// A name that folders can have.
-fn plain(text: &str) -> String {
+/// Replaces the characters of a name that are not portable in folder names.
+fn folder_name(text: &str) -> String {
     text.chars().map(|c| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect()
 }
 
@@ -270,38 +270,38 @@ mod tests {
     use crate::recipe::Composer;
 
     #[test]
-    fn every_preset_reads_and_its_recipes_work() {
+    fn every_preset_parses_and_its_recipes_are_valid() {
         for name in preset_names() {
             let sweep = Sweep::find(&name).unwrap_or_else(|e| panic!("{name}: {e}"));
             let cells = sweep.cells();
             assert!(!cells.is_empty(), "{name}");
-            assert!(sweep.seeds.len() >= 3, "{name}: luck shows only over several seeds");
+            assert!(sweep.seeds.len() >= 3, "{name}: intervals need several seeds");
             for cell in &cells {
                 let CellWork::Train { recipes, set } = &cell.work else { continue };
                 let mut composer = Composer::new();
                 recipes.iter().for_each(|r| composer.add(r).unwrap_or_else(|e| panic!("{name}: {e}")));
                 set.iter().for_each(|s| composer.set(s).unwrap_or_else(|e| panic!("{name}: {e}")));
                 let recipe = composer.finish().unwrap_or_else(|e| panic!("{name}, {}: {e}", cell.id));
-                assert_eq!(recipe.seed, cell.about.seed);
+                assert_eq!(recipe.seed, cell.info.seed);
             }
         }
     }
 
     const GRID: &str = r#"
-        about = "test"
-        player = "tiny policy"
+        description = "test"
+        policy = "tiny policy"
         tasks = 8
         episodes = 3
         seeds = [4, 5]
         set = ["optim.updates=1"]
         [[env]]
         name = "kuhn"
-        panels = ["kuhn", "kuhn-cfr"]
+        task_sets = ["kuhn", "kuhn-cfr"]
         recipe = ["kuhn"]
         agents = ["bayes"]
         [[env]]
         name = "webshop"
-        panels = ["webshop"]
+        task_sets = ["webshop"]
         [[method]]
         name = "MAGE"
         train = ["mage"]
@@ -314,15 +314,15 @@ mod tests {
     "#;
 
     #[test]
-    fn a_grid_is_every_combination_that_makes_sense() {
+    fn a_grid_expands_to_all_valid_combinations() {
         let cells = Sweep::from_toml(GRID, "test").unwrap().cells();
         let count = |f: fn(&CellWork) -> bool| cells.iter().filter(|c| f(&c.work)).count();
         assert_eq!(
             count(|w| matches!(w, CellWork::Train { .. })),
             4,
-            "two seeds, with and without the change; no recipe for webshop"
+            "two seeds, with and without the ablation; no recipe for webshop"
         );
-        assert_eq!(count(|w| matches!(w, CellWork::Policy { .. })), 8, "each on two panels");
+        assert_eq!(count(|w| matches!(w, CellWork::Policy { .. })), 8, "each on two task sets");
         assert_eq!((count(|w| *w == CellWork::Scripted), count(|w| *w == CellWork::Prompt)), (2, 3));
         let changed = cells.iter().find(|c| c.id == "kuhn/MAGE-mixed-groups-5").unwrap();
         let CellWork::Train { set, .. } = &changed.work else { panic!("it trains") };
@@ -330,11 +330,11 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_grids_are_refused() {
         let err =
             |from: &str, to: &str| Sweep::from_toml(&GRID.replacen(from, to, 1), "grid.toml").unwrap_err().to_string();
-        assert!(err("seeds = [4, 5]", "seeds = []").contains("at least one"));
-        assert!(err("seeds = [4, 5]", "seeds = [4, 4]").contains("two cells are called"));
+        assert!(err("seeds = [4, 5]", "seeds = []").contains("must not be empty"));
+        assert!(err("seeds = [4, 5]", "seeds = [4, 4]").contains("duplicate cell"));
         assert!(err("train = [\"mage\"]", "").contains("either `train` or `prompt`"));
         assert!(err("tasks = 8", "tasks = 8\ncolour = 1").contains("colour"));
         assert!(Sweep::find("tabel1").unwrap_err().to_string().contains("tiny/table1"));

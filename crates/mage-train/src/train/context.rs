@@ -1,4 +1,4 @@
-//! What must work before a run directory is touched?
+//! Engine, prompt codec, warm start and episode configuration of a run.
 
 use super::{TrainEnv, TrainEvent};
 use crate::{
@@ -19,7 +19,7 @@ use std::sync::{
 };
 use tokio::runtime::Runtime;
 
-/// Threads for environments and for waiting; 0 takes as many as there are.
+/// A runtime for environments and requests; 0 threads uses all cores.
 pub fn runtime(threads: usize) -> Result<Runtime> {
     let threads = match threads {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -27,81 +27,82 @@ pub fn runtime(threads: usize) -> Result<Runtime> {
     };
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let started = builder.worker_threads(threads).thread_name("rollout").enable_all().build();
-    started.map_err(|e| Error::Stopped(format!("starting threads: {e}")))
+    started.map_err(|e| Error::Stopped(format!("cannot start threads: {e}")))
 }
 
-/// Meta-episodes that are played to see whether the model can take them in.
-const SURVEYED: usize = 4;
+/// Meta-episodes sampled to check that prompts fit into the model's maximum sequence length.
+const PROBE_META_EPISODES: usize = 4;
 
-/// What is made before a run directory is touched.
+/// The parts of a run that are built before the run directory is written.
 pub(crate) struct TrainContext {
     pub(crate) engines: Engines,
-    pub(crate) speech: Arc<PromptCodec>,
-    pub(crate) school: WarmStart,
-    pub(crate) settings: Arc<EpisodeConfig>,
+    pub(crate) codec: Arc<PromptCodec>,
+    pub(crate) warm_start: WarmStart,
+    pub(crate) episode_config: Arc<EpisodeConfig>,
 }
 
 impl TrainContext {
+    pub(crate) fn new(recipe: &Recipe, env: &TrainEnv, env_info: &EnvInfo) -> Result<Self> {
+        env.env_spec.check(&env.population)?;
+        let max_turns = env.env_spec.max_turns(&env.population, &recipe.env.split)?;
+        let episode_config = Arc::new(recipe.episode_config(&EnvInfo { max_turns, ..env_info.clone() }));
+        episode_config.check()?;
+        let engines = engines::start(recipe, env_info, &env.status_log)?;
+        engines.trainer.caps().check(&recipe.loss(0))?;
+        let codec = Arc::new(PromptCodec::new(Arc::clone(&engines.renderer), recipe.play.form, recipe.play.thinking)?);
+        let probe = LengthProbe::run(recipe, env, (*episode_config).clone(), &codec, PROBE_META_EPISODES)?;
+        if let Some(probe) = probe {
+            probe.check_fits(recipe, engines.max_seq_len)?;
+        }
+        let warm_start = WarmStart::new(
+            recipe,
+            Arc::clone(&env.env_spec),
+            Arc::clone(&env.prompts),
+            Arc::clone(&episode_config),
+            env.population.clone(),
+            &codec,
+            engines.max_seq_len,
+        )?;
+        Ok(TrainContext { engines, codec, warm_start, episode_config })
+    }
+
     pub(crate) fn rollout(
         &self,
-        setting: &TrainEnv,
-        settings: Arc<EpisodeConfig>,
+        env: &TrainEnv,
+        episode_config: Arc<EpisodeConfig>,
         params: SamplingParams,
         label: String,
-        refills: u32,
+        retries: u32,
     ) -> Rollout {
         Rollout {
-            env_spec: Arc::clone(&setting.env_spec),
-            prompts: Arc::clone(&setting.prompts),
-            method: Hash::of(&*settings),
-            settings,
-            speech: Arc::clone(&self.speech),
+            env_spec: Arc::clone(&env.env_spec),
+            prompts: Arc::clone(&env.prompts),
+            method: Hash::of(&*episode_config),
+            episode_config,
+            codec: Arc::clone(&self.codec),
             sampler: Arc::clone(&self.engines.sampler),
             params,
             weights: AdapterName::default(),
             label,
-            refills,
+            retries,
         }
     }
 
-    /// Imitation; `false` when somebody asked to stop.
-    pub(crate) fn warm_up(
+    /// Runs the warm start; `false` if a stop was requested.
+    pub(crate) fn run_warm_start(
         &mut self,
         recipe: &Recipe,
         steps: u64,
         stop: &AtomicU8,
-        each: &mut dyn FnMut(TrainEvent),
+        on_event: &mut dyn FnMut(TrainEvent),
     ) -> Result<bool> {
         for step in 0..steps {
             if stop.load(Ordering::Relaxed) > 0 {
                 return Ok(false);
             }
-            let loss = self.school.step(recipe, step, &mut *self.engines.trainer, &self.speech)?;
-            each(TrainEvent::Warmstart { step: step + 1, steps, loss });
+            let loss = self.warm_start.step(recipe, step, &mut *self.engines.trainer, &self.codec)?;
+            on_event(TrainEvent::Warmstart { step: step + 1, steps, loss });
         }
         Ok(true)
-    }
-
-    pub(crate) fn new(recipe: &Recipe, setting: &TrainEnv, env_info: &EnvInfo) -> Result<Self> {
-        setting.env_spec.check(&setting.population)?;
-        let turns = setting.env_spec.max_turns(&setting.population, &recipe.env.split)?;
-        let settings = Arc::new(recipe.settings(&EnvInfo { max_turns: turns, ..env_info.clone() }));
-        settings.validate()?;
-        let engines = engines::start(recipe, env_info, &setting.notices)?;
-        engines.trainer.caps().check(&recipe.loss(0))?;
-        let speech = Arc::new(PromptCodec::new(Arc::clone(&engines.renderer), recipe.play.form, recipe.play.thinking)?);
-        if let Some(talk) = LengthProbe::survey(recipe, setting, (*settings).clone(), &speech, SURVEYED)? {
-            talk.fits(recipe, engines.context)?;
-        }
-        let school = WarmStart::new(
-            recipe,
-            Arc::clone(&setting.env_spec),
-            Arc::clone(&setting.prompts),
-            Arc::clone(&settings),
-            setting.population.clone(),
-            &speech,
-            engines.context,
-        )?;
-        Ok(TrainContext { engines, speech, school, settings })
     }
 }

@@ -1,94 +1,94 @@
-//! What does whoever watches a run get to hear?
+//! Events of a training run and its outcome, as written to `--json` output and the log.
 
 use crate::eval::evaluator::EvalResult;
 use mage_env::solvers::OracleReport;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What happens, for whoever watches.
+/// An event of a training run.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum TrainEvent {
-    /// The run begins or goes on.
+    /// The run starts or resumes.
     Started {
-        /// Where it lives.
+        /// Run directory.
         run: String,
-        /// Numbers in the model.
+        /// Number of model parameters.
         parameters: usize,
         /// Updates done before.
-        from: u64,
-        /// Updates in all.
+        start_update: u64,
+        /// Updates in total.
         updates: u64,
-        /// The best score without memory, by episode, where it can be worked out.
+        /// Best score of a memoryless policy, by episode, if computable.
         memoryless: Option<Vec<f64>>,
-        /// The best learner's.
-        best_learner: Option<Vec<f64>>,
+        /// Score of the Bayes-adaptive optimum, by episode, if computable.
+        bayes_adaptive: Option<Vec<f64>>,
     },
     /// A step of the warm start.
     Warmstart {
         /// Steps done.
         step: u64,
-        /// Steps in all.
+        /// Steps in total.
         steps: u64,
-        /// The loss before the step.
+        /// Loss before the step.
         loss: f64,
     },
-    /// The panel is being played: tasks done, of all.
+    /// Progress of an evaluation.
     Evaluating {
-        /// Done.
+        /// Tasks done.
         done: usize,
-        /// Of all.
-        of: usize,
+        /// Tasks in total.
+        tasks: usize,
     },
-    /// The panel was played.
+    /// An evaluation is complete.
     Evaluated {
-        /// After this many updates.
+        /// Updates done.
         update: u64,
         /// Whether the policy had its memory.
         memory: bool,
-        /// What came of it.
+        /// The result.
         result: EvalResult,
     },
-    /// An update was made.
+    /// An update is complete.
     Updated {
-        /// How many there are now.
+        /// Updates done.
         update: u64,
         /// Its line in `metrics.jsonl`.
         metrics: BTreeMap<String, f64>,
         /// Its line in `timing.jsonl`.
         timing: BTreeMap<String, f64>,
     },
-    /// A checkpoint is in place.
+    /// A checkpoint is saved.
     Saved {
-        /// After this many updates.
+        /// Updates done.
         update: u64,
     },
-    /// Something people should know.
+    /// A warning.
     Warning {
-        /// In plain words.
+        /// Text for the user.
         text: String,
     },
 }
 
-/// How a run ended.
+/// Result of a training run or of an attempt.
 #[derive(Clone, Debug, Serialize)]
 pub struct TrainOutcome {
     /// Updates done.
     pub updates: u64,
-    /// Updates in all.
-    pub of: u64,
-    /// What a score is counted in.
+    /// Updates in total.
+    pub total_updates: u64,
+    /// Unit of a score.
     pub unit: String,
-    /// After the warm start.
+    /// Evaluation after the warm start.
     pub before: Option<EvalResult>,
-    /// At the end.
+    /// Evaluation after the last update.
     pub after: Option<EvalResult>,
-    /// At the end, with memory blanked.
-    pub blanked: Option<EvalResult>,
-    /// The exact ceilings, where they can be computed.
+    /// Evaluation after the last update with memory blanked.
+    pub without_memory: Option<EvalResult>,
+    /// Exact ceilings, if computable.
     pub ceilings: Option<OracleReport>,
-    /// After which update the weights did best on the panel, and how well.
+    /// Update and score of the best evaluation.
     pub best: Option<(u64, f64)>,
-    /// Seconds this process took.
+    /// Wall-clock seconds of this process.
     pub seconds: f64,
 }

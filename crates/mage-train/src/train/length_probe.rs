@@ -1,91 +1,95 @@
-//! How much is said in a meta-episode?
+//! Measurement of prompt and response lengths with random play.
 
 use crate::{Error, Player, Result, policy::codec::PromptCodec, recipe::Recipe, rollout::guard, train::TrainEnv};
 use mage_core::{EpisodeConfig, MetaEpisode, Next, RequestKind, RequestRecord};
 use mage_env::{Seed, Task};
 use std::sync::Arc;
 
-/// What some meta-episodes came to in which anything legal was done.
+/// Token counts of some meta-episodes of random play.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LengthProbe {
-    /// Tokens of all prompts.
-    pub(crate) prompts: u64,
-    /// Tokens of all answers, at most.
-    pub(crate) answers: u64,
-    /// Tokens of the longest prompt with its answer, at most.
-    pub(crate) longest: usize,
+    /// Total prompt tokens.
+    pub(crate) prompt_tokens: u64,
+    /// Maximum total response tokens.
+    pub(crate) response_tokens: u64,
+    /// Maximum length of a prompt with its response.
+    pub(crate) max_sequence: usize,
 }
 
 impl LengthProbe {
-    /// Plays `count` meta-episodes; `None` where an environment does not list what is legal. One that fails is left out, as it
-    /// would be in a run; where all do, that is an error.
-    pub(crate) fn survey(
+    /// Plays `count` meta-episodes; `None` if the environment does not list legal actions. A failed meta-episode is skipped, as
+    /// in a run; an error if all fail.
+    pub(crate) fn run(
         recipe: &Recipe,
-        setting: &TrainEnv,
-        settings: EpisodeConfig,
-        speech: &PromptCodec,
+        env: &TrainEnv,
+        episode_config: EpisodeConfig,
+        codec: &PromptCodec,
         count: usize,
     ) -> Result<Option<Self>> {
-        let settings = Arc::new(EpisodeConfig { mask_actions: true, ..settings });
-        let seats = setting.env_spec.info().seats;
-        let mut talk = LengthProbe::default();
-        let (mut failed, mut problem) = (0, None);
+        let episode_config = Arc::new(EpisodeConfig { mask_actions: true, ..episode_config });
+        let seats = env.env_spec.info().seats;
+        let mut probe = LengthProbe::default();
+        let (mut failed, mut first_error) = (0, None);
         for i in 0..count as u64 {
             let seed = Seed::new(recipe.seed).child("talk").at(i);
-            let task = setting.population.draw(&recipe.env.split, seats, seed)?;
-            let calls = match guard(|| play(setting, &settings, task, seed)) {
-                Ok(Some(calls)) => calls,
+            let task = env.population.draw(&recipe.env.split, seats, seed)?;
+            let records = match guard(|| play_randomly(env, &episode_config, task, seed)) {
+                Ok(Some(records)) => records,
                 Ok(None) => return Ok(None),
                 Err(e) => {
                     failed += 1;
-                    problem.get_or_insert(e);
+                    first_error.get_or_insert(e);
                     continue;
                 }
             };
-            for call in calls {
-                let prompt = speech.prompt(&call.messages)?.len();
-                let most = if call.kind == RequestKind::Play { settings.play_tokens } else { settings.reflect_tokens };
-                talk.prompts += prompt as u64;
-                talk.answers += u64::from(most);
-                talk.longest = talk.longest.max(prompt + most as usize);
+            for record in records {
+                let prompt = codec.prompt(&record.messages)?.len();
+                let max_response = if record.purpose == RequestKind::Play {
+                    episode_config.play_tokens
+                } else {
+                    episode_config.reflect_tokens
+                };
+                probe.prompt_tokens += prompt as u64;
+                probe.response_tokens += u64::from(max_response);
+                probe.max_sequence = probe.max_sequence.max(prompt + max_response as usize);
             }
         }
-        match problem.filter(|_| failed == count) {
-            Some(e) => Err(Error::Stopped(format!("no meta-episode could be played: {e}"))),
-            None => Ok(Some(talk)),
+        match first_error.filter(|_| failed == count) {
+            Some(e) => Err(Error::Stopped(format!("all meta-episodes failed: {e}"))),
+            None => Ok(Some(probe)),
         }
     }
 
-    /// Refuses a model that cannot take all of it in.
-    pub(crate) fn fits(&self, recipe: &Recipe, context: usize) -> Result<()> {
-        if self.longest <= context {
+    /// An error if a sequence may exceed the model's maximum length.
+    pub(crate) fn check_fits(&self, recipe: &Recipe, max_seq_len: usize) -> Result<()> {
+        if self.max_sequence <= max_seq_len {
             return Ok(());
         }
-        let place = if recipe.model.path.is_empty() { "model.max_seq_len" } else { "model.path" };
+        let key = if recipe.model.path.is_empty() { "model.max_seq_len" } else { "model.path" };
         let problem = format!(
-            "a sequence may have {context} tokens, and a prompt with its answer takes up to {}; give more, or fewer \
+            "prompt and response take up to {} tokens, but the maximum sequence length is {max_seq_len}; raise it, or lower \
              play.episodes and eval.episodes",
-            self.longest
+            self.max_sequence
         );
-        Err(Error::Recipe { place: place.to_owned(), problem })
+        Err(Error::Recipe { location: key.to_owned(), problem })
     }
 }
 
-/// The calls of one meta-episode.
-fn play(
-    setting: &TrainEnv,
-    settings: &Arc<EpisodeConfig>,
+/// The requests of one meta-episode of random play.
+fn play_randomly(
+    env: &TrainEnv,
+    episode_config: &Arc<EpisodeConfig>,
     task: Task,
     seed: Seed,
 ) -> Result<Option<Vec<RequestRecord>>> {
-    let env = setting.env_spec.build(&task)?;
-    let mut meta = MetaEpisode::new(task, env, Arc::clone(&setting.prompts), Arc::clone(settings), seed)?;
-    let mut player = Player::random(Arc::clone(settings), seed);
+    let built = env.env_spec.build(&task)?;
+    let mut meta = MetaEpisode::new(task, built, Arc::clone(&env.prompts), Arc::clone(episode_config), seed)?;
+    let mut player = Player::random(Arc::clone(episode_config), seed);
     loop {
         match meta.advance()? {
-            Next::Done(record) => return Ok(Some(record.requests)),
-            Next::Request(call) => match player.answer(&call, &meta) {
-                Ok(answer) => meta.submit(call.id, Ok(answer))?,
+            Next::Done(trajectory) => return Ok(Some(trajectory.calls)),
+            Next::Request(request) => match player.answer(&request, &meta) {
+                Ok(completion) => meta.answer(request.id, Ok(completion))?,
                 Err(Error::Player { .. }) => return Ok(None),
                 Err(e) => return Err(e),
             },

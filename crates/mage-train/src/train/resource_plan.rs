@@ -1,4 +1,4 @@
-//! What would a run take?
+//! Estimate of the memory and time of a run (`mage train --dry-run`).
 
 use crate::{
     Result,
@@ -16,218 +16,227 @@ use mage_native::{GpuMemoryPlan, Machine};
 use serde::Serialize;
 use std::{sync::Arc, time::Instant};
 
-/// Models above this are described without a trial: it would take longer than anybody waits for an estimate.
-const TRIAL_PARAMETERS: usize = 50_000_000;
+/// Larger models are not timed: a trial would take longer than an estimate is worth.
+const MAX_TRIAL_PARAMETERS: usize = 50_000_000;
 
-/// Meta-episodes that stand for all of an update's.
-const SAMPLE: usize = 32;
+/// Meta-episodes sampled in place of a whole update.
+const SAMPLE_META_EPISODES: usize = 32;
 
-/// What a run would take: worked out from the model's shape and from play, and for a small model from a trial: as much play,
-/// passes and steps as a part of one update has, or on a card all of it. What a teacher says stands for what the policy says, and
-/// a reference is not asked.
+/// Estimated memory and time of a run, from the shape of the model and random play. Small models are timed in a trial: a
+/// part of an update, or a whole update on the GPU. The trial trains on expert play instead of the policy's own and does not
+/// score with the reference policy.
 #[derive(Clone, Debug, Serialize)]
 pub struct ResourcePlan {
-    /// Whether the model's numbers are there, or it is new.
-    pub whole: bool,
-    /// The servers that compute; `None` is this machine.
+    /// Whether the weights are available: on disk, or the model is new.
+    pub weights_available: bool,
+    /// Servers that compute; `None` is this machine.
     pub servers: Option<String>,
-    /// What people should know before they begin.
+    /// Warnings.
     pub warnings: Vec<String>,
-    /// The card that computes; `None` is the CPU.
-    pub card: Option<String>,
-    /// Tokens of a training pass on the card.
+    /// GPU that computes; `None` is the CPU.
+    pub gpu: Option<String>,
+    /// Tokens of a training pass on the GPU.
     pub pass_tokens: Option<usize>,
-    /// Bytes set aside on the card for training passes.
+    /// GPU bytes reserved for training passes.
     pub pass_bytes: Option<u64>,
-    /// Bytes set aside on the card for what a sampler's steps need besides keys and values, and for other programs.
-    pub aside_bytes: Option<u64>,
-    /// Bytes left on the card for keys and values.
-    pub cache_bytes: Option<u64>,
-    /// Whether the card has room for all that.
-    pub card_fits: Option<bool>,
-    /// Numbers in the model.
+    /// GPU bytes reserved for sampling steps, apart from the KV cache, and for other programs.
+    pub reserved_bytes: Option<u64>,
+    /// GPU bytes left for the KV cache.
+    pub kv_cache_bytes: Option<u64>,
+    /// Whether all of it fits into GPU memory.
+    pub gpu_fits: Option<bool>,
+    /// Number of model parameters.
     pub parameters: usize,
-    /// How many of them, or of an adapter's beside them, learn.
-    pub learning: usize,
+    /// Number of trainable parameters, of the model or of an adapter.
+    pub trainable_parameters: usize,
     /// Episodes per update.
     pub episodes: usize,
-    /// Tokens of prompts per update, counted for every call, as a player meets them that does anything legal; `None` where the
-    /// environment lists no legal actions or the model has no tokenizer.
+    /// Prompt tokens per update, estimated from random play; `None` if the environment does not list legal actions or the
+    /// model has no tokenizer.
     pub prompt_tokens: Option<u64>,
-    /// Tokens of answers per update, at most.
-    pub answer_tokens: Option<u64>,
-    /// Bytes of weights, gradients, optimiser and what samplers hold (the policy, on a card its successor too, and the reference).
+    /// Maximum response tokens per update.
+    pub response_tokens: Option<u64>,
+    /// Bytes of weights, gradients, optimiser state and published weights (the policy, on a GPU also its successor, and the
+    /// reference policy).
     pub state_bytes: u64,
-    /// Bytes a sampler's cache keeps of one token.
-    pub cached_bytes_per_token: u64,
-    /// Bytes a training pass keeps of one token.
-    pub remembered_bytes_per_token: u64,
-    /// Bytes of memory that are free.
+    /// KV-cache bytes per token.
+    pub kv_bytes_per_token: u64,
+    /// Activation bytes per token of a training pass.
+    pub activation_bytes_per_token: u64,
+    /// Free memory in bytes.
     pub free_bytes: Option<u64>,
-    /// Bytes this process holds now; after the trial, if there was one.
+    /// Resident memory of this process in bytes, after the trial if there was one.
     pub resident_bytes: Option<u64>,
-    /// Seconds one update takes; `None` where no trial was made.
+    /// Seconds per update; `None` without a trial.
     pub seconds_per_update: Option<f64>,
-    /// Seconds the updates take; warm start and evaluation come on top.
-    pub seconds: Option<f64>,
+    /// Seconds of all updates, without warm start and evaluation.
+    pub total_seconds: Option<f64>,
 }
 
 impl ResourcePlan {
-    /// Checks the recipe against the engine and tries an update or a part of it, where the model is small. Nothing is written.
-    pub fn new(recipe: &Recipe, setting: &TrainEnv) -> Result<Self> {
+    /// Checks the recipe against the engine and, for a small model, times an update or a part of it. Writes nothing.
+    pub fn new(recipe: &Recipe, env: &TrainEnv) -> Result<Self> {
         recipe.check()?;
-        setting.env_spec.check(&setting.population)?;
-        let env_info = setting.env_spec.info();
-        let EngineRequirements { model, learning, adapter, state_bytes } = engines::needs(recipe, &env_info)?;
+        env.env_spec.check(&env.population)?;
+        let env_info = env.env_spec.info();
+        let EngineRequirements { model, trainable_parameters, adapter, state_bytes } =
+            engines::requirements(recipe, &env_info)?;
         let jobs = recipe.rollout.groups * recipe.rollout.group_size;
-        // What servers hold is not on a card of ours.
-        let here = recipe.engine.kind == EngineKind::Native;
+        // A training server does not use the local GPU.
+        let local = recipe.engine.kind == EngineKind::Native;
         let rank = adapter.map(|a| a.rank);
-        let card = recipe.engine.device.cuda_index_for(&model.config, rank).filter(|_| here);
-        let card = card
+        let gpu = recipe.engine.device.cuda_index_for(&model.config, rank).filter(|_| local);
+        let gpu = gpu
             .map(|i| GpuMemoryPlan::new(&model.config, i, adapter, recipe.engine.gradient_checkpointing))
             .transpose()?;
         let mut plan = ResourcePlan {
-            servers: (!here).then(|| remote::place(recipe)),
-            warnings: match here {
+            servers: (!local).then(|| remote::description(recipe)),
+            warnings: match local {
                 true => recipe.engine.device.gpu_unused_reason(&model.config, rank).into_iter().collect(),
                 false => remote::warnings(recipe)?,
             },
-            card: card.as_ref().map(|c| c.device.clone()),
-            pass_tokens: card.as_ref().map(|c| c.pass_tokens),
-            pass_bytes: card.as_ref().map(|c| c.pass_bytes),
-            aside_bytes: card.as_ref().map(|c| c.reserved_bytes),
-            cache_bytes: card.as_ref().map(|c| c.kv_cache_bytes),
-            card_fits: card.as_ref().map(|c| c.fits),
-            whole: model.stored.is_some() || recipe.model.path.is_empty(),
+            gpu: gpu.as_ref().map(|g| g.device.clone()),
+            pass_tokens: gpu.as_ref().map(|g| g.pass_tokens),
+            pass_bytes: gpu.as_ref().map(|g| g.pass_bytes),
+            reserved_bytes: gpu.as_ref().map(|g| g.reserved_bytes),
+            kv_cache_bytes: gpu.as_ref().map(|g| g.kv_cache_bytes),
+            gpu_fits: gpu.as_ref().map(|g| g.fits),
+            weights_available: model.stored.is_some() || recipe.model.path.is_empty(),
             parameters: model.parameters,
-            learning,
+            trainable_parameters,
             episodes: jobs * recipe.play.episodes as usize,
             prompt_tokens: None,
-            answer_tokens: None,
-            state_bytes: card.as_ref().map_or(state_bytes, |c| c.state_bytes),
-            cached_bytes_per_token: card.as_ref().map_or(model.kv_bytes_per_token(), |c| c.kv_bytes_per_token),
-            remembered_bytes_per_token: match &card {
-                Some(card) => card.activation_bytes_per_token,
+            response_tokens: None,
+            state_bytes: gpu.as_ref().map_or(state_bytes, |g| g.state_bytes),
+            kv_bytes_per_token: gpu.as_ref().map_or(model.kv_bytes_per_token(), |g| g.kv_bytes_per_token),
+            activation_bytes_per_token: match &gpu {
+                Some(gpu) => gpu.activation_bytes_per_token,
                 None => model.activation_bytes_per_token(recipe.engine.gradient_checkpointing),
             },
-            free_bytes: card.as_ref().map_or_else(Machine::free_memory, |c| Some(c.free_bytes)),
+            free_bytes: gpu.as_ref().map_or_else(Machine::free_memory, |g| Some(g.free_bytes)),
             resident_bytes: None,
             seconds_per_update: None,
-            seconds: None,
+            total_seconds: None,
         };
-        if let Some(talk) = survey(recipe, setting, model.renderer.as_ref())? {
-            talk.fits(recipe, model.config.max_position_embeddings)?;
-            if let Some(room) = card.as_ref().map(|c| c.max_sequence_tokens).filter(|room| *room < talk.longest) {
+        if let Some(probe) = probe_lengths(recipe, env, model.renderer.as_ref())? {
+            probe.check_fits(recipe, model.config.max_position_embeddings)?;
+            let max_tokens = gpu.as_ref().map(|g| g.max_sequence_tokens);
+            if let Some(max_tokens) = max_tokens.filter(|max_tokens| *max_tokens < probe.max_sequence) {
                 plan.warnings.push(format!(
-                    "a prompt with its answer may have {} tokens, and training on this card has room for {room}: end other \
-                     programs, or take fewer play.episodes",
-                    talk.longest
+                    "prompt and response may take {} tokens, but GPU memory is sufficient for training on {max_tokens}; end \
+                     other programs, or lower play.episodes",
+                    probe.max_sequence
                 ));
             }
-            let all = |tokens: u64| tokens * jobs as u64 / SAMPLE as u64;
-            (plan.prompt_tokens, plan.answer_tokens) = (Some(all(talk.prompts)), Some(all(talk.answers)));
+            let per_update = |tokens: u64| tokens * jobs as u64 / SAMPLE_META_EPISODES as u64;
+            plan.prompt_tokens = Some(per_update(probe.prompt_tokens));
+            plan.response_tokens = Some(per_update(probe.response_tokens));
         }
-        // What servers take is not tried: nobody is asked before there is work. Nor is what has no room: the plan says so.
-        if here && plan.whole && !plan.too_large() && model.parameters <= TRIAL_PARAMETERS {
-            let mut parts = TrainContext::new(recipe, setting, &env_info)?;
-            // Full prompts are for models that think at length: no trial of a few seconds tells how long.
+        // No trial on servers, which are not contacted before a run, and none if memory is too small, which the plan states.
+        if local && plan.weights_available && !plan.too_large() && model.parameters <= MAX_TRIAL_PARAMETERS {
+            let mut context = TrainContext::new(recipe, env, &env_info)?;
+            // Full prompts are for models with long thinking, whose duration a short trial cannot estimate.
             if recipe.play.form == PromptForm::Compact {
-                // A card is about as long over a few as over all of them, played or learned from.
-                let (sample, passes) = match card {
+                // On a GPU, time hardly depends on the batch size: the trial takes the whole batch.
+                let (sample, passes) = match gpu {
                     Some(_) => (jobs, recipe.optim.minibatches),
-                    None => (jobs.min(SAMPLE), 1),
+                    None => (jobs.min(SAMPLE_META_EPISODES), 1),
                 };
-                let trial = Trial::of(recipe, setting, &mut parts, sample, passes)?;
+                let trial = UpdateTrial::run(recipe, env, &mut context, sample, passes)?;
                 let steps = f64::from(recipe.optim.epochs) * recipe.optim.minibatches as f64;
-                let work = trial.playing + trial.passing * f64::from(recipe.optim.epochs);
-                let seconds = work * jobs as f64 / sample as f64 + steps * trial.step;
+                let work = trial.rollout + trial.forward_backward * f64::from(recipe.optim.epochs);
+                let seconds = work * jobs as f64 / sample as f64 + steps * trial.optim_step;
                 plan.seconds_per_update = Some(seconds);
-                plan.seconds = Some(seconds * recipe.optim.updates as f64);
+                plan.total_seconds = Some(seconds * recipe.optim.updates as f64);
             }
         }
-        plan.resident_bytes = resident();
+        plan.resident_bytes = resident_memory();
         Ok(plan)
     }
 
-    /// Whether the whole model learns, and there is the memory for it if an adapter did in its place.
+    /// Whether full training was planned and memory would suffice for training an adapter instead.
     pub fn adapter_may_fit(&self) -> bool {
-        let frozen = self.parameters as u64 * if self.card.is_some() { 2 } else { 4 };
-        self.learning == self.parameters && self.free_bytes.is_some_and(|free| frozen < free)
+        let frozen = self.parameters as u64 * if self.gpu.is_some() { 2 } else { 4 };
+        self.trainable_parameters == self.parameters && self.free_bytes.is_some_and(|free| frozen < free)
     }
 
-    /// Whether the state alone is more than there is memory, or a card has no room left for keys and values.
+    /// Whether the state exceeds free memory, or GPU memory leaves no room for a KV cache.
     pub fn too_large(&self) -> bool {
-        self.free_bytes.is_some_and(|free| free < self.state_bytes) || self.card_fits == Some(false)
+        self.free_bytes.is_some_and(|free| free < self.state_bytes) || self.gpu_fits == Some(false)
     }
 }
 
-/// The most tokens that a prompt and its answer take together, in some meta-episodes in which anything legal is done; `None`
-/// where the environment lists no legal actions.
-pub fn longest_sequence(recipe: &Recipe, setting: &TrainEnv, renderer: &Arc<Renderer>) -> Result<Option<usize>> {
-    Ok(survey(recipe, setting, Some(renderer))?.map(|talk| talk.longest))
+/// Maximum tokens of a prompt with its response, from random play; `None` if the environment does not list legal actions.
+pub fn longest_sequence(recipe: &Recipe, env: &TrainEnv, renderer: &Arc<Renderer>) -> Result<Option<usize>> {
+    Ok(probe_lengths(recipe, env, Some(renderer))?.map(|probe| probe.max_sequence))
 }
 
-fn survey(recipe: &Recipe, setting: &TrainEnv, renderer: Option<&Arc<Renderer>>) -> Result<Option<LengthProbe>> {
-    let turns = setting.env_spec.max_turns(&setting.population, &recipe.env.split)?;
-    let settings = recipe.settings(&EnvInfo { max_turns: turns, ..setting.env_spec.info() });
-    settings.validate()?;
+fn probe_lengths(recipe: &Recipe, env: &TrainEnv, renderer: Option<&Arc<Renderer>>) -> Result<Option<LengthProbe>> {
+    let max_turns = env.env_spec.max_turns(&env.population, &recipe.env.split)?;
+    let episode_config = recipe.episode_config(&EnvInfo { max_turns, ..env.env_spec.info() });
+    episode_config.check()?;
     let Some(renderer) = renderer else { return Ok(None) };
-    let speech = PromptCodec::new(Arc::clone(renderer), recipe.play.form, recipe.play.thinking)?;
-    LengthProbe::survey(recipe, setting, settings, &speech, SAMPLE)
+    let codec = PromptCodec::new(Arc::clone(renderer), recipe.play.form, recipe.play.thinking)?;
+    LengthProbe::run(recipe, env, episode_config, &codec, SAMPLE_META_EPISODES)
 }
 
-/// Seconds that something took which a part of an update is made of.
+/// Seconds of the parts of an update.
 #[derive(Default)]
-struct Trial {
-    /// The rollout of some meta-episodes.
-    playing: f64,
-    /// Passes over as many.
-    passing: f64,
-    /// One step of the optimiser.
-    step: f64,
+struct UpdateTrial {
+    /// Rollout of a sample of meta-episodes.
+    rollout: f64,
+    /// Forward and backward passes over as many.
+    forward_backward: f64,
+    /// One optimiser step.
+    optim_step: f64,
 }
 
-impl Trial {
-    /// Plays `sample` meta-episodes and goes over as many in so many passes, twice: the first time warms caches.
-    fn of(recipe: &Recipe, setting: &TrainEnv, parts: &mut TrainContext, sample: usize, passes: usize) -> Result<Self> {
+impl UpdateTrial {
+    /// Times a rollout of `sample` meta-episodes and `passes` passes over as many. The first of two rounds is a warm-up.
+    fn run(
+        recipe: &Recipe,
+        env: &TrainEnv,
+        context: &mut TrainContext,
+        sample: usize,
+        passes: usize,
+    ) -> Result<Self> {
         let runtime = crate::train::runtime(recipe.engine.threads)?;
         let seed = Seed::new(recipe.seed).child("plan");
-        let seats = setting.env_spec.info().seats;
+        let seats = env.env_spec.info().seats;
         let jobs: Vec<RolloutJob> = (0..sample as u64)
             .map(|i| {
-                let task = setting.population.draw(&recipe.env.split, seats, seed.at(i))?;
+                let task = env.population.draw(&recipe.env.split, seats, seed.at(i))?;
                 Ok(RolloutJob { task, seed: seed.child("agent").at(i) })
             })
             .collect::<Result<_>>()?;
-        let of_pass = |i: usize| (i + 1) * sample / passes - i * sample / passes;
-        let imitation: Vec<TokenForest> = (0..passes)
-            .map(|i| parts.school.batch(of_pass(i), seed.child("lesson").at(i as u64), &parts.speech))
+        let pass_size = |i: usize| (i + 1) * sample / passes - i * sample / passes;
+        let batches: Vec<TokenForest> = (0..passes)
+            .map(|i| context.warm_start.batch(pass_size(i), seed.child("lesson").at(i as u64), &context.codec))
             .collect::<Result<_>>()?;
-        parts.engines.trainer.publish(&AdapterName::default())?;
-        let rollout =
-            parts.rollout(setting, Arc::clone(&parts.settings), SamplingParams::default(), "plan".to_owned(), 0);
-        let mut trial = Trial::default();
+        context.engines.trainer.publish(&AdapterName::default())?;
+        let episode_config = Arc::clone(&context.episode_config);
+        let rollout = context.rollout(env, episode_config, SamplingParams::default(), "plan".to_owned(), 0);
+        let mut trial = UpdateTrial::default();
         for _ in 0..2 {
-            trial = Trial::default();
+            trial = UpdateTrial::default();
             let started = Instant::now();
             rollout.run(&runtime, &jobs, std::time::Duration::MAX, |_| ())?;
-            trial.playing = started.elapsed().as_secs_f64();
-            for batch in &imitation {
+            trial.rollout = started.elapsed().as_secs_f64();
+            for batch in &batches {
                 let started = Instant::now();
-                parts.engines.trainer.forward_backward(batch, &Loss::of(Objective::CrossEntropy))?;
+                context.engines.trainer.forward_backward(batch, &Loss::of(Objective::CrossEntropy))?;
                 let passed = Instant::now();
-                parts.engines.trainer.optim_step(&recipe.optim_step(0))?;
-                trial.passing += (passed - started).as_secs_f64();
-                trial.step = passed.elapsed().as_secs_f64();
+                context.engines.trainer.optim_step(&recipe.optim_step(0))?;
+                trial.forward_backward += (passed - started).as_secs_f64();
+                trial.optim_step = passed.elapsed().as_secs_f64();
             }
         }
         Ok(trial)
     }
 }
 
-/// The process's resident memory, where the system tells.
-fn resident() -> Option<u64> {
+/// Resident memory of this process, if the system reports it.
+fn resident_memory() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = text.lines().find(|l| l.starts_with("VmRSS:"))?;
     Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? * 1024)

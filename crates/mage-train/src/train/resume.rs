@@ -1,4 +1,4 @@
-//! How does a run go on, and is there anything left to do?
+//! Resumption of runs from their last complete checkpoint.
 
 use super::{TrainContext, TrainEnv, TrainEvent, TrainOutcome, TrainProgress, Training, ceilings};
 use crate::{
@@ -14,9 +14,9 @@ use std::{
     sync::{Arc, atomic::AtomicU8},
 };
 
-/// Nothing depends on these: a run goes on with other threads, and with servers that have moved.
-const INDIFFERENT: [&str; 10] = [
-    // Said aloud, since last digits do: whoever has lost a card must be able to go on.
+/// Keys that may differ on resume: they do not affect results, apart from the device (see there).
+const RESUMABLE_KEYS: [&str; 10] = [
+    // Affects low-order bits, which a warning states: a run must be able to continue without its GPU.
     "engine.device",
     "engine.threads",
     "tinker.url",
@@ -29,134 +29,134 @@ const INDIFFERENT: [&str; 10] = [
     "vllm.request_timeout",
 ];
 
-/// What sets a recipe and a population apart from those a run was started with: key, there, now. What nothing depends on is left
-/// out.
+/// Differences of a recipe and a population from those of a run: key, value in the run, new value. Keys that may differ are
+/// left out.
 pub fn changed_since(run: &Path, recipe: &Recipe, population: &Population) -> Result<Vec<(String, String, String)>> {
     let mut changed = differences(&RunDir::recipe(run)?, recipe);
-    changed.retain(|(key, ..)| !INDIFFERENT.contains(&key.as_str()));
+    changed.retain(|(key, ..)| !RESUMABLE_KEYS.contains(&key.as_str()));
     if RunDir::population(run)? != *population {
-        let [key, there, now] = ["the population's file", "population.toml", "something else"].map(str::to_owned);
-        changed.push((key, there, now));
+        let [key, old, new] = ["the population's file", "population.toml", "different content"].map(str::to_owned);
+        changed.push((key, old, new));
     }
     Ok(changed)
 }
 
-/// What a run comes to when somebody asks for it to go on.
+/// Result of a request to resume.
 pub enum Resumed {
-    /// Nothing is left to do: what came of it. No engine was started, and no server asked.
+    /// The run is complete. No engine was started and no server contacted.
     Finished(Box<TrainOutcome>),
-    /// It goes on.
-    Going(Box<Training>),
+    /// The run continues.
+    Running(Box<Training>),
 }
 
-/// A run's result, as it was written; what can be worked out again is.
+/// The fields of `result.json` that cannot be recomputed.
 #[derive(Deserialize)]
 struct StoredOutcome {
     updates: u64,
-    of: u64,
+    total_updates: u64,
     unit: String,
     before: Option<EvalResult>,
     after: Option<EvalResult>,
-    blanked: Option<EvalResult>,
+    without_memory: Option<EvalResult>,
     best: Option<(u64, f64)>,
     seconds: f64,
 }
 
 impl Training {
-    /// Continues a run where its newest whole checkpoint is, unless it is finished. A recipe that differs from the run's is refused unless
-    /// `force`d; `each` hears what was wrong with newer checkpoints.
+    /// Continues a run from its last complete checkpoint, unless it is finished. A recipe that differs from the run's is an
+    /// error unless `force` is set. `on_event` receives warnings about damaged checkpoints.
     pub fn resume(
         recipe: Recipe,
-        setting: TrainEnv,
+        env: TrainEnv,
         dir: &Path,
         force: bool,
         stop: Arc<AtomicU8>,
-        each: &mut dyn FnMut(TrainEvent),
+        on_event: &mut dyn FnMut(TrainEvent),
     ) -> Result<Resumed> {
-        let changed = changed_since(dir, &recipe, &setting.population)?;
-        let mut run = RunDir::open(dir)?;
+        let changed = changed_since(dir, &recipe, &env.population)?;
+        let mut run_dir = RunDir::open(dir)?;
         if !changed.is_empty() && !force {
             let list: Vec<String> =
-                changed.iter().map(|(k, old, new)| format!("  {k}: {old} there, {new} now")).collect();
+                changed.iter().map(|(key, old, new)| format!("  {key}: {old} in the run, {new} now")).collect();
             let problem = format!(
-                "the recipe is not the one the run was started with:\n{}\nstart a new run, or insist with --force",
+                "the recipe differs from that of the run:\n{}\nstart a new run, or resume with --force",
                 list.join("\n")
             );
             return Err(Error::Run { path: dir.to_owned(), problem });
         }
         if changed.is_empty()
-            && let Some(outcome) = finished(&recipe, &setting, &run)?
+            && let Some(outcome) = finished(&recipe, &env, &run_dir)?
         {
             return Ok(Resumed::Finished(Box::new(outcome)));
         }
-        let env_info = setting.env_spec.info();
-        let mut parts = TrainContext::new(&recipe, &setting, &env_info)?;
-        let ceilings = ceilings(&recipe, &setting)?;
-        let progress = match run.newest(|text| each(TrainEvent::Warning { text }))? {
+        let env_info = env.env_spec.info();
+        let mut context = TrainContext::new(&recipe, &env, &env_info)?;
+        let ceilings = ceilings(&recipe, &env)?;
+        let progress = match run_dir.newest(|text| on_event(TrainEvent::Warning { text }))? {
             None => TrainProgress::default(),
             Some((path, progress)) => {
-                parts.engines.trainer.load(&path)?;
+                context.engines.trainer.load(&path)?;
                 progress
             }
         };
-        // Only now: where it cannot go on, all is as it was.
-        run.rewind(&progress)?;
-        if let Some(text) = moved(run.device().as_deref(), &parts.engines.device) {
-            each(TrainEvent::Warning { text });
+        // After all checks: if the run cannot continue, its files are unchanged.
+        run_dir.rewind(&progress)?;
+        if let Some(text) = device_change(run_dir.device().as_deref(), &context.engines.device) {
+            on_event(TrainEvent::Warning { text });
         }
-        // Only now: a recipe that cannot go on from here must not take the place of the one that can. Where it is computed from now
-        // on it is looked for next time.
+        // After all checks: an unusable recipe must not replace a usable one. A new device is recorded for the next attempt.
         if !changed.is_empty() || RunDir::recipe(dir)?.engine.device != recipe.engine.device {
-            run.replace_recipe(&recipe, &setting.population)?;
+            run_dir.replace_recipe(&recipe, &env.population)?;
         }
-        let training = Self::assemble(recipe, setting, parts, ceilings, run, progress, stop)?;
-        Ok(Resumed::Going(Box::new(training)))
+        let training = Self::assemble(recipe, env, context, ceilings, run_dir, progress, stop)?;
+        Ok(Resumed::Running(Box::new(training)))
     }
 }
 
-/// What is said of a run that goes on on a card though it was begun on a processor, or the other way round.
-fn moved(from: Option<&str>, to: &str) -> Option<String> {
-    let on_card = |device: &str| match device.split(':').next() {
+/// The warning for a run that changes between GPU and CPU.
+fn device_change(from: Option<&str>, to: &str) -> Option<String> {
+    let is_gpu = |device: &str| match device.split(':').next() {
         Some("cuda") => Some(true),
         Some("cpu") => Some(false),
         // Servers, which may move.
         _ => None,
     };
-    let from = from.filter(|from| on_card(from).zip(on_card(to)).is_some_and(|(was, is)| was != is))?;
-    Some(format!(
-        "it was begun on {from} and goes on with {to}: last digits are others from here on than they would have been"
-    ))
+    let from = from.filter(|from| is_gpu(from).zip(is_gpu(to)).is_some_and(|(was, is)| was != is))?;
+    Some(format!("resuming on {to} a run started on {from}: results will differ in low-order bits"))
 }
 
-/// What came of a run of this recipe, where all of it is done and the last weights are whole.
-pub(super) fn finished(recipe: &Recipe, setting: &TrainEnv, run: &RunDir) -> Result<Option<TrainOutcome>> {
-    let text = std::fs::read(run.path().join("result.json")).unwrap_or_default();
-    let Ok(written) = serde_json::from_slice::<StoredOutcome>(&text) else { return Ok(None) };
-    let StoredOutcome { updates, of, unit, before, after, blanked, best, seconds } = written;
-    let whole = updates == of && of == recipe.optim.updates && after.is_some() && blanked.is_some();
-    if !whole || !run.is_at(updates) {
+/// The outcome of a finished run of this recipe whose last checkpoint is complete.
+pub(super) fn finished(recipe: &Recipe, env: &TrainEnv, run_dir: &RunDir) -> Result<Option<TrainOutcome>> {
+    let text = std::fs::read(run_dir.path().join("result.json")).unwrap_or_default();
+    let Ok(stored) = serde_json::from_slice::<StoredOutcome>(&text) else { return Ok(None) };
+    let StoredOutcome { updates, total_updates, unit, before, after, without_memory, best, seconds } = stored;
+    let complete = updates == total_updates
+        && total_updates == recipe.optim.updates
+        && after.is_some()
+        && without_memory.is_some();
+    if !complete || !run_dir.is_at(updates) {
         return Ok(None);
     }
-    let ceilings = ceilings(recipe, setting)?;
-    Ok(Some(TrainOutcome { updates, of, unit, before, after, blanked, ceilings, best, seconds }))
+    let ceilings = ceilings(recipe, env)?;
+    Ok(Some(TrainOutcome { updates, total_updates, unit, before, after, without_memory, ceilings, best, seconds }))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::moved;
+    use super::device_change;
 
     #[test]
-    fn a_run_that_changes_between_card_and_processor_is_told_so() {
-        let (card, cpu) = ("cuda:0: NVIDIA H200, generation 9.0, bf16", "cpu: some, AVX2");
-        for (from, to) in [(card, cpu), (cpu, card)] {
-            let text = moved(Some(from), to).unwrap();
+    fn changing_between_gpu_and_cpu_raises_a_warning() {
+        let (gpu, cpu) = ("cuda:0: NVIDIA H200, generation 9.0, bf16", "cpu: some, AVX2");
+        for (from, to) in [(gpu, cpu), (cpu, gpu)] {
+            let text = device_change(Some(from), to).unwrap();
             assert!(text.contains(from) && text.contains(to), "{text}");
         }
         for (from, to) in
-            [(cpu, "cpu: another"), (card, "cuda:1: another"), ("SkyRL at http://one", "SkyRL at http://two")]
+            [(cpu, "cpu: another"), (gpu, "cuda:1: another"), ("SkyRL at http://one", "SkyRL at http://two")]
         {
-            assert_eq!(moved(Some(from), to), None);
+            assert_eq!(device_change(Some(from), to), None);
         }
-        assert_eq!(moved(None, cpu), None, "nobody knows");
+        assert_eq!(device_change(None, cpu), None, "unknown device");
     }
 }

@@ -1,7 +1,7 @@
-//! How do records become something to learn from?
+//! Training samples: from trajectories to a batch.
 //!
-//! Records give rows, rows give credit, credit gives advantages, and each row's tokens get its advantage. Prompts that
-//! several rows share stand in the batch once.
+//! Trajectories become transitions, transitions receive credit, and credit becomes advantages. All tokens of a response share
+//! its advantage. Equal prompts appear in the batch once.
 
 use crate::{
     Result,
@@ -16,93 +16,100 @@ use mage_engine::{PerToken, Segment, TokenClass, TokenForest};
 use mage_env::Hash;
 use std::collections::HashMap;
 
-/// One answer to learn from.
+/// A response with its reward, return and advantage.
 #[derive(Clone, Debug)]
 pub struct TrainingSample {
-    /// Which record, by index.
-    pub record: usize,
-    /// Which of its calls.
-    pub call: usize,
-    /// What the answer earned by itself.
+    /// Index of the trajectory.
+    pub trajectory: usize,
+    /// Index of the request in the trajectory.
+    pub request: usize,
+    /// Immediate reward.
     pub reward: f32,
-    /// What followed from it.
+    /// Discounted return from here on.
     pub return_to_go: f32,
-    /// How much better than expected that was.
+    /// Advantage.
     pub advantage: f32,
 }
 
-/// The lessons of a batch: `members` records to a group, in order.
-pub fn build_samples(records: &[Trajectory], members: usize, recipe: &Recipe) -> Result<Vec<TrainingSample>> {
-    let rule = recipe.reward.rule(&recipe.env.name)?;
+/// The samples of a batch of trajectories, ordered by group; each group has `group_size` of them.
+pub fn build_samples(
+    trajectories: &[Trajectory],
+    group_size: usize,
+    recipe: &Recipe,
+) -> Result<Vec<TrainingSample>> {
+    let reward_rule = recipe.reward.rule(&recipe.env.name)?;
     let mut opponents: HashMap<(Option<Hash>, u8), u32> = HashMap::new();
-    let mut all: Vec<Transition> = Vec::new();
-    let mut places = Vec::new();
-    for (i, record) in records.iter().enumerate() {
-        let facing = (record.task.opponent.as_ref().map(Hash::of), record.task.seat);
+    let mut transitions: Vec<Transition> = Vec::new();
+    let mut sources = Vec::new();
+    for (i, trajectory) in trajectories.iter().enumerate() {
+        let opponent_and_seat = (trajectory.task.opponent.as_ref().map(Hash::of), trajectory.task.seat);
         let next = opponents.len() as u32;
-        let opponent = *opponents.entry(facing).or_insert(next);
-        let place = MetaEpisodeIndex { group: (i / members) as u32, meta_episode: i as u32, opponent };
-        for of_call in transitions(record, place, &rule, &recipe.penalty) {
-            all.push(of_call.transition);
-            places.push((i, of_call.request));
+        let opponent = *opponents.entry(opponent_and_seat).or_insert(next);
+        let index = MetaEpisodeIndex { group: (i / group_size) as u32, meta_episode: i as u32, opponent };
+        for of_call in rows(trajectory, index, &reward_rule, &recipe.penalty) {
+            transitions.push(of_call.row);
+            sources.push((i, of_call.call));
         }
     }
-    let credited = assign_credit(&all, &recipe.method.credit);
-    let worth = advantages(&all, &credited, &recipe.method.estimator);
-    let lessons = places.into_iter().enumerate().map(|(row, (record, call))| TrainingSample {
-        record,
-        call,
-        reward: all[row].reward,
-        return_to_go: credited.returns[row],
-        advantage: worth[row],
+    let credit = credit(&transitions, &recipe.method.credit);
+    let advantages = advantages(&transitions, &credit, &recipe.method.estimator);
+    let samples = sources.into_iter().enumerate().map(|(i, (trajectory, request))| TrainingSample {
+        trajectory,
+        request,
+        reward: transitions[i].reward,
+        return_to_go: credit.returns[i],
+        advantage: advantages[i],
     });
-    Ok(lessons.collect())
+    Ok(samples.collect())
 }
 
-/// The class of a call's tokens.
-pub(crate) fn class(call: &RequestRecord) -> TokenClass {
-    if call.kind == RequestKind::Play { PLAY } else { REFLECT }
+/// Token class of a response.
+pub(crate) fn token_class(record: &RequestRecord) -> TokenClass {
+    if record.purpose == RequestKind::Play { PLAY } else { REFLECT }
 }
 
-/// The request a recorded call answered, as far as masks depend on it.
-pub(crate) fn request_of(call: &RequestRecord, max_tokens: u32) -> RequestBody {
+/// The request of a record, reduced to the fields that determine action masks.
+pub(crate) fn mask_request(record: &RequestRecord, max_tokens: u32) -> RequestBody {
     RequestBody {
-        kind: call.kind,
+        purpose: record.purpose,
         messages: Vec::new(),
-        allowed: call.allowed.clone(),
+        allowed: record.allowed.clone(),
         max_tokens,
-        trainable: call.trainable,
+        trainable: record.trainable,
     }
 }
 
-/// An answer as the engine needs it.
+/// A tokenized prompt and response with the training values of the response.
 pub(crate) struct TokenizedSample<'a> {
     pub(crate) prompt: &'a [u32],
     pub(crate) response: &'a [u32],
     pub(crate) train: PerToken,
 }
 
-/// Puts answers into a forest in which equal prompts stand once, weighted so that the loss is a mean over rows or tokens.
-pub(crate) fn forest<'a>(answers: impl Iterator<Item = TokenizedSample<'a>>, aggregation: Aggregation) -> TokenForest {
+/// Builds a token forest in which equal prompts appear once, weighted so that the loss is a mean over sequences or tokens.
+pub(crate) fn token_forest<'a>(
+    samples: impl Iterator<Item = TokenizedSample<'a>>,
+    aggregation: Aggregation,
+) -> TokenForest {
     let mut forest = TokenForest::default();
-    let mut known: HashMap<&[u32], u32> = HashMap::new();
-    let (mut rows, mut tokens) = (0_usize, 0_usize);
-    for answer in answers {
-        let parent = *known.entry(answer.prompt).or_insert_with(|| {
-            forest.segments.push(Segment { parent: None, tokens: answer.prompt.to_vec(), train: None });
+    let mut prompt_segments: HashMap<&[u32], u32> = HashMap::new();
+    let (mut num_sequences, mut num_tokens) = (0_usize, 0_usize);
+    for sample in samples {
+        let parent = *prompt_segments.entry(sample.prompt).or_insert_with(|| {
+            forest.segments.push(Segment { parent: None, tokens: sample.prompt.to_vec(), train: None });
             forest.segments.len() as u32 - 1
         });
-        rows += 1;
-        tokens += answer.response.len();
-        let tokens = answer.response.to_vec();
-        forest.segments.push(Segment { parent: Some(parent), tokens, train: Some(answer.train) });
+        num_sequences += 1;
+        num_tokens += sample.response.len();
+        let tokens = sample.response.to_vec();
+        forest.segments.push(Segment { parent: Some(parent), tokens, train: Some(sample.train) });
     }
     for segment in &mut forest.segments {
         if let Some(train) = &mut segment.train {
             let n = segment.tokens.len();
             let weight = match aggregation {
-                Aggregation::Sequence => 1.0 / (rows * n) as f32,
-                Aggregation::Token => 1.0 / tokens as f32,
+                Aggregation::Sequence => 1.0 / (num_sequences * n) as f32,
+                Aggregation::Token => 1.0 / num_tokens as f32,
             };
             train.weights = vec![weight; n];
         }
@@ -110,40 +117,40 @@ pub(crate) fn forest<'a>(answers: impl Iterator<Item = TokenizedSample<'a>>, agg
     forest
 }
 
-/// The lessons of some records as a batch. `reference` holds the reference's log-probabilities of an answer, where the
-/// loss asks for them.
-pub(crate) fn batch(
-    records: &[Trajectory],
-    lessons: &[&TrainingSample],
+/// Builds the batch of a minibatch of samples. `reference` holds the log-probabilities of the reference policy for the
+/// responses that have a KL penalty.
+pub(crate) fn build_batch(
+    trajectories: &[Trajectory],
+    samples: &[&TrainingSample],
     reference: &HashMap<(usize, usize), Vec<f32>>,
     needs_reference: bool,
-    speech: &PromptCodec,
+    codec: &PromptCodec,
     play_tokens: u32,
     aggregation: Aggregation,
 ) -> Result<TokenForest> {
-    let mut answers = Vec::with_capacity(lessons.len());
-    for lesson in lessons {
-        let call = &records[lesson.record].requests[lesson.call];
-        let Some(tokens) = call.completion.tokens.as_ref().filter(|t| !t.response.is_empty()) else { continue };
+    let mut tokenized = Vec::with_capacity(samples.len());
+    for sample in samples {
+        let record = &trajectories[sample.trajectory].calls[sample.request];
+        let Some(tokens) = record.answer.tokens.as_ref().filter(|t| !t.response.is_empty()) else { continue };
         let n = tokens.response.len();
-        // Where no divergence is charged, a reference equal to the policy costs nothing.
-        let ref_logprobs = match reference.get(&(lesson.record, lesson.call)) {
-            Some(known) => known.clone(),
+        // Without a KL penalty on this class, the policy's own log-probabilities stand in for the reference: a divergence of 0.
+        let ref_logprobs = match reference.get(&(sample.trajectory, sample.request)) {
+            Some(logprobs) => logprobs.clone(),
             None if needs_reference => tokens.logprobs.clone(),
             None => Vec::new(),
         };
-        answers.push(TokenizedSample {
+        tokenized.push(TokenizedSample {
             prompt: &tokens.prompt,
             response: &tokens.response,
             train: PerToken {
                 weights: Vec::new(),
-                advantages: vec![lesson.advantage; n],
+                advantages: vec![sample.advantage; n],
                 old_logprobs: tokens.logprobs.clone(),
                 ref_logprobs,
-                classes: vec![class(call); n],
-                allowed: speech.masks(&request_of(call, play_tokens), &tokens.response)?,
+                classes: vec![token_class(record); n],
+                allowed: codec.masks(&mask_request(record, play_tokens), &tokens.response)?,
             },
         });
     }
-    Ok(forest(answers.into_iter(), aggregation))
+    Ok(token_forest(tokenized.into_iter(), aggregation))
 }

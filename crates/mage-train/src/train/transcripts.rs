@@ -1,13 +1,13 @@
-//! What did somebody say that a model should learn to say?
+//! Transcripts: user-provided conversations for supervised training.
 //!
-//! A file of conversations, one JSON object a line: `{"messages": [{"role": "user", "content": "…"}, {"role": "assistant",
-//! "content": "…"}]}`. Everything an assistant says is an answer to learn, given what came before it.
+//! A transcript file holds one JSON object per line: `{"messages": [{"role": "user", "content": "…"}, {"role": "assistant",
+//! "content": "…"}]}`. Every assistant message is a target, given the messages before it.
 
 use crate::{
     Error, Result,
     policy::codec::PromptCodec,
     recipe::Aggregation,
-    train::samples::{TokenizedSample, forest},
+    train::samples::{TokenizedSample, token_forest},
 };
 use mage_core::{Message, Role};
 use mage_engine::{PerToken, TokenForest};
@@ -16,10 +16,10 @@ use rand::seq::SliceRandom;
 use serde::Deserialize;
 use std::path::Path;
 
-/// Answers to learn, as tokens.
+/// Tokenized assistant messages with their prompts.
 pub struct Transcripts {
-    /// Prompt and answer.
-    answers: Vec<(Vec<u32>, Vec<u32>)>,
+    /// Prompt and response.
+    samples: Vec<(Vec<u32>, Vec<u32>)>,
 }
 
 #[derive(Deserialize)]
@@ -35,59 +35,61 @@ struct TranscriptMessage {
 }
 
 impl Transcripts {
-    /// Reads a file; whatever is wrong is named with its line. No answer may be longer than `context` with what comes before.
-    pub fn read(path: &Path, speech: &PromptCodec, context: usize) -> Result<Self> {
+    /// Reads a file; errors name the line. No response may end after token `max_seq_len` of its conversation.
+    pub fn read(path: &Path, codec: &PromptCodec, max_seq_len: usize) -> Result<Self> {
         let text = std::fs::read_to_string(path).map_err(Error::io(path))?;
-        let mut answers = Vec::new();
+        let mut samples = Vec::new();
         for (number, line) in text.lines().enumerate().filter(|(_, l)| !l.trim().is_empty()) {
-            let wrong =
-                |problem: String| Error::Recipe { place: format!("{}, line {}", path.display(), number + 1), problem };
-            let TranscriptLine { messages } = serde_json::from_str(line).map_err(|e| wrong(format!("{e}")))?;
+            let invalid = |problem: String| Error::Recipe {
+                location: format!("{}, line {}", path.display(), number + 1),
+                problem,
+            };
+            let TranscriptLine { messages } = serde_json::from_str(line).map_err(|e| invalid(format!("{e}")))?;
             let messages: Vec<Message> =
                 messages.into_iter().map(|m| Message { role: m.role, content: m.content }).collect();
-            let before = answers.len();
-            for (i, said) in messages.iter().enumerate().filter(|(_, m)| m.role == Role::Assistant) {
-                if let Some(word) = messages[..=i].iter().find_map(|m| speech.unknown_word(&m.content)) {
-                    return Err(wrong(format!("the model's vocabulary has no word `{word}`")));
+            let count_before = samples.len();
+            for (i, message) in messages.iter().enumerate().filter(|(_, m)| m.role == Role::Assistant) {
+                if let Some(word) = messages[..=i].iter().find_map(|m| codec.unknown_word(&m.content)) {
+                    return Err(invalid(format!("the model's vocabulary has no word `{word}`")));
                 }
-                let (prompt, answer) = (speech.prompt(&messages[..i])?, speech.spoken(&said.content)?);
-                let long = prompt.len() + answer.len();
-                if long > context {
-                    return Err(wrong(format!(
-                        "message {} ends at token {long}; the model has room for {context}",
+                let (prompt, response) = (codec.prompt(&messages[..i])?, codec.message_tokens(&message.content)?);
+                let length = prompt.len() + response.len();
+                if length > max_seq_len {
+                    return Err(invalid(format!(
+                        "message {} ends at token {length}; the model's maximum sequence length is {max_seq_len}",
                         i + 1
                     )));
                 }
                 if prompt.is_empty() {
-                    return Err(wrong("nothing comes before the first answer; begin with a question".to_owned()));
+                    return Err(invalid("the first message is from the assistant; start with a user message".to_owned()));
                 }
-                answers.push((prompt, answer));
+                samples.push((prompt, response));
             }
-            if answers.len() == before {
-                return Err(wrong("no message is from the assistant: there is nothing to learn".to_owned()));
+            if samples.len() == count_before {
+                return Err(invalid("no message is from the assistant; there is nothing to train on".to_owned()));
             }
         }
-        if answers.is_empty() {
-            let problem = "it is empty: give one JSON object a line, {\"messages\": […]}".to_owned();
-            return Err(Error::Recipe { place: path.display().to_string(), problem });
+        if samples.is_empty() {
+            let problem = "the file is empty; write one JSON object per line, {\"messages\": […]}".to_owned();
+            return Err(Error::Recipe { location: path.display().to_string(), problem });
         }
-        Ok(Transcripts { answers })
+        Ok(Transcripts { samples })
     }
 
-    /// The answers of a step: all in turn, in an order that is new each time round.
+    /// The batch of a step. Every pass over the samples has its own order.
     pub(crate) fn batch(&self, step: u64, count: usize, seed: Seed) -> TokenForest {
-        let all = self.answers.len() as u64;
+        let total = self.samples.len() as u64;
         let mut order: (u64, Vec<usize>) = (u64::MAX, Vec::new());
-        let chosen = (0..count as u64).map(|i| {
-            let place = step * count as u64 + i;
-            let round = place / all;
-            if order.0 != round {
-                order = (round, (0..self.answers.len()).collect());
-                order.1.shuffle(&mut seed.child("transcripts").at(round).rng());
+        let selected = (0..count as u64).map(|i| {
+            let position = step * count as u64 + i;
+            let epoch = position / total;
+            if order.0 != epoch {
+                order = (epoch, (0..self.samples.len()).collect());
+                order.1.shuffle(&mut seed.child("transcripts").at(epoch).rng());
             }
-            let (prompt, response) = &self.answers[order.1[(place % all) as usize]];
+            let (prompt, response) = &self.samples[order.1[(position % total) as usize]];
             TokenizedSample { prompt, response, train: PerToken::default() }
         });
-        forest(chosen, Aggregation::Token)
+        token_forest(selected, Aggregation::Token)
     }
 }
