@@ -342,7 +342,7 @@ def compare(options, folder):
         variants["torch, compiled"] = (True, True)
     names, sides = ["mage", *variants], {}
     seconds, tokens, prompts = ({name: [] for name in names} for _ in range(3))
-    parts = {"rollout": [], "score": [], "train": []}
+    parts = {"rollout": [], "reference": [], "train": []}
     for r in range(options.rounds):  # alternating, so that all sides see the same load
         run = folder / f"round-{r}"
         metrics, timing = mage_run(options.mage, run, options.updates, options.warmstart, r)
@@ -353,7 +353,7 @@ def compare(options, folder):
         tokens["mage"].extend(line["tokens/trained"] for line in metrics)
         # A play is one token; a meta-episode reflects after every episode except the last.
         reflections = GROUPS * MEMBERS * (EPISODES - 1)
-        prompts["mage"].extend(line["tokens/play"] * 18 + reflections * 9 for line in metrics)
+        prompts["mage"].extend(line["tokens/play_total"] * 18 + reflections * 9 for line in metrics)
         for name in names[1:]:
             checkpoint = run / "checkpoints" / "000000"
             if name not in sides:

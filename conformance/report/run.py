@@ -21,8 +21,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 GRID = """
-about = "a small sweep for the browser test"
-player = "tiny policy"
+description = "a small sweep for the browser test"
+policy = "tiny policy"
 tasks = 24
 episodes = 10
 seeds = [0, 1]
@@ -30,12 +30,12 @@ set = ["optim.updates=4", "rollout.groups=4", "warmstart.steps=10", "warmstart.b
        "eval.final_tasks=12", "eval.every=1", "trajectories.every=1"]
 [[env]]
 name = "kuhn"
-panels = ["kuhn"]
+task_sets = ["kuhn"]
 recipe = ["kuhn"]
 agents = ["random", "nash", "bayes"]
 [[env]]
 name = "sokoban"
-panels = ["sokoban"]
+task_sets = ["sokoban"]
 agents = ["random", "optimal"]
 [[method]]
 name = "MAGE"

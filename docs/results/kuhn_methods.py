@@ -42,7 +42,7 @@ def run(mage, arm, args, seed, device, out):
     return {
         "arm": arm, "seed": seed, "device": device, "seconds": seconds,
         "score": [e["mean"] for e in outcome["after"]["score"]], "se": [e["se"] for e in outcome["after"]["score"]],
-        "blanked": [e["mean"] for e in outcome["blanked"]["score"]],
+        "blanked": [e["mean"] for e in outcome["without_memory"]["score"]],
         "entropy": metrics[-1]["entropy"], "factual": metrics[-1].get("factual"),
         "memoryless": ceilings["memoryless"], "adaptive": ceilings["sum"]["by_episode"],
     }

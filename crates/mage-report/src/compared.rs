@@ -30,7 +30,7 @@ pub(super) fn comparisons(entries: &[Entry], sides: &[Side]) -> Vec<Comparison> 
     let (best, _) = paper::TABLE[paper::TABLE.len() - 1];
     let rank = |side: &&Side| {
         let e = &entries[side.entry];
-        (e.method != best || e.ablation.is_some(), e.player == "rule", side.entry)
+        (e.method != best || e.ablation.is_some(), e.player == "scripted", side.entry)
     };
     let measure = |panel: Hash| sides.iter().filter(|s| s.panel == panel).min_by_key(rank);
     let compared = |second: &Side| {

@@ -51,7 +51,7 @@ fn look(path: &Path, depth: usize, named: bool, found: &mut Found) -> Result<()>
             // Links are not followed: they may lead round in circles.
             let kind = entry.file_type().map_err(Error::io(path))?;
             if kind.is_dir() && entry.file_name() == mage_train::sweep::REPLACED {
-                found.replaced += mage_train::sweep::replaced(&entry.path());
+                found.replaced += mage_train::sweep::count_archived(&entry.path());
             } else if kind.is_file() || (kind.is_dir() && depth > 0) {
                 look(&entry.path(), depth.saturating_sub(1), false, found)?;
             }
@@ -70,8 +70,8 @@ fn look(path: &Path, depth: usize, named: bool, found: &mut Found) -> Result<()>
 fn begins_as_record(path: &Path) -> Result<bool> {
     let mut opening = Vec::new();
     let file = File::open(path).map_err(Error::io(path))?;
-    file.take(store::OPENING.len() as u64).read_to_end(&mut opening).map_err(Error::io(path))?;
-    Ok(opening == store::OPENING)
+    file.take(store::LINE_PREFIX.len() as u64).read_to_end(&mut opening).map_err(Error::io(path))?;
+    Ok(opening == store::LINE_PREFIX)
 }
 
 /// Whether the text names what a summary has. Its first lines suffice: what was cut off is to be complained of, not passed over.

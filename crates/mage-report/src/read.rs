@@ -348,7 +348,7 @@ fn summaries(files: &[PathBuf], notes: &mut Vec<String>) -> BTreeMap<Identity, K
         let ceiling = file.ceilings.map(learning::Ceilings::lines);
         for entrant in file.entrants {
             let (method, player) = match &about {
-                Some(about) => (about.method.clone(), about.player.clone()),
+                Some(about) => (about.method.clone(), about.policy.clone()),
                 None => named(&entrant),
             };
             let key = Key {
@@ -383,7 +383,7 @@ fn summaries(files: &[PathBuf], notes: &mut Vec<String>) -> BTreeMap<Identity, K
 /// it was asked: it stands in for no method.
 fn named(entrant: &Entrant) -> (String, String) {
     if entrant.drawn.is_none() {
-        return (entrant.policy.clone(), "rule".to_owned());
+        return (entrant.policy.clone(), "scripted".to_owned());
     }
     let spelled = |name: &str| paper::spelling(name).map_or_else(|| name.to_owned(), str::to_owned);
     let run = Path::new(&entrant.policy);

@@ -432,11 +432,11 @@ fn seeds_of_one_task_are_one_observation() {
 fn an_agent_that_plays_by_rule_stands_in_for_no_method() {
     let records = four();
     let report = report_of(&records, Some(summary(&records, "bayes", Some("reflexion"), false)));
-    assert_eq!((report.entries[0].method.as_str(), report.entries[0].player.as_str()), ("bayes", "rule"));
+    assert_eq!((report.entries[0].method.as_str(), report.entries[0].player.as_str()), ("bayes", "scripted"));
     let one = &tables(&report)[0];
     assert_eq!(one.rows.iter().find(|r| r[0] == "Reflexion").unwrap()[3], "—");
     let rule = one.rows.iter().find(|r| r[0] == "bayes").unwrap();
-    assert_eq!(rule[1], "rule");
+    assert_eq!(rule[1], "scripted");
 }
 
 #[test]

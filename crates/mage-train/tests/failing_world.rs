@@ -132,7 +132,7 @@ fn train(house: &Arc<House>, recipe: Recipe, dir: &Path) -> (Result<(), String>,
         prompts: PromptLibrary::builtin().get("kuhn").unwrap(),
         env_spec: Arc::clone(house) as Arc<dyn EnvSpec>,
         commit: None,
-        notices: Default::default(),
+        status_log: Default::default(),
     };
     let mut heard = Vec::new();
     let ended = Training::create(recipe, setting, dir, Arc::new(AtomicU8::new(0)))

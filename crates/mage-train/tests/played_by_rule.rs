@@ -66,9 +66,9 @@ fn house(records: PathBuf, takes: Duration, breaks: Option<usize>) -> (Arc<SlowH
     let population = env_spec.default_population();
     let evaluation = Evaluation {
         prompts: PromptLibrary::builtin().get("kuhn").unwrap(),
-        settings: Arc::new(EpisodeConfig::compact(&env_spec.info(), 2)),
+        episode_config: Arc::new(EpisodeConfig::compact(&env_spec.info(), 2)),
         memories: None,
-        panel: TaskSet::new(&population, "train", 2, TASKS, Seed::new(1)).unwrap(),
+        task_set: TaskSet::new(&population, "train", 2, TASKS, Seed::new(1)).unwrap(),
         agent: Agent::Random,
         seed: Seed::new(2),
         stop: Arc::default(),

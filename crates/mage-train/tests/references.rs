@@ -31,9 +31,9 @@ fn results(
     let evaluation = Arc::new(Evaluation {
         env_spec: Arc::clone(env_spec),
         prompts: PromptLibrary::builtin().get("kuhn").unwrap(),
-        settings: Arc::new(EpisodeConfig { memory, ..EpisodeConfig::compact(&env_spec.info(), episodes) }),
+        episode_config: Arc::new(EpisodeConfig { memory, ..EpisodeConfig::compact(&env_spec.info(), episodes) }),
         memories: None,
-        panel: TaskSet::new(population, "train", 2, tasks, Seed::new(1)).unwrap(),
+        task_set: TaskSet::new(population, "train", 2, tasks, Seed::new(1)).unwrap(),
         agent: Agent::find(&**env_spec, policy, population, "train", episodes).unwrap(),
         seed: Seed::new(2),
         stop: Arc::default(),

@@ -3,7 +3,7 @@
 use mage_env::Registry;
 use mage_train::{
     recipe::Recipe,
-    run_dir::{RunDir, TrainProgress, checkpoints, model},
+    run_dir::{RunDir, TrainProgress, checkpoints, checkpoint_path},
 };
 use std::{cell::RefCell, fs, path::Path};
 
@@ -33,7 +33,7 @@ fn a_checkpoint_that_is_whole_is_not_put_at_risk_for_the_same_again() {
     assert!(!checkpoint(&run, 2), "it stays");
     assert!(checkpoint(&run, 3));
     // One that is damaged is no loss.
-    fs::write(run.path().join(model(3)).join("weights"), "something else").unwrap();
+    fs::write(run.path().join(checkpoint_path(3)).join("weights"), "something else").unwrap();
     assert!(checkpoint(&run, 3) && run.is_at(3));
 }
 
@@ -50,7 +50,7 @@ fn a_checkpoint_goes_only_once_a_newer_one_is_whole() {
         };
         run.prune(1, Some(1), told).unwrap();
         let gone: Vec<_> =
-            [0, 2].into_iter().filter(|old| old + 1 == update).map(|u| run.path().join(model(u))).collect();
+            [0, 2].into_iter().filter(|old| old + 1 == update).map(|u| run.path().join(checkpoint_path(u))).collect();
         assert_eq!(*heard.borrow(), gone, "whoever keeps something for it elsewhere hears of it first");
     }
     assert_eq!(checkpoints(run.path()).unwrap(), [1, 3], "the best and the newest");

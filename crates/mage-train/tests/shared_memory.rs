@@ -67,9 +67,9 @@ fn evaluation(approach: PromptMethod, scope: MemoryScope, answers: usize, runtim
     Arc::new(Evaluation {
         env_spec: Arc::clone(env_spec),
         prompts,
-        settings,
+        episode_config: settings,
         memories: Some(Arc::new(maker.unwrap())),
-        panel: TaskSet::new(&env_spec.default_population(), "train", 2, 12, Seed::new(3)).unwrap(),
+        task_set: TaskSet::new(&env_spec.default_population(), "train", 2, 12, Seed::new(3)).unwrap(),
         agent: Agent::Model(ModelAgent::chat("fickle", "fickle", policy, drawn, runtime.clone(), 4)),
         seed: Seed::new(4),
         stop: Arc::default(),

@@ -16,9 +16,9 @@ fn evaluation(count: usize) -> Arc<Evaluation> {
     Arc::new(Evaluation {
         env_spec: Arc::clone(env_spec),
         prompts: PromptLibrary::builtin().get("kuhn").unwrap(),
-        settings: Arc::new(EpisodeConfig::compact(&env_spec.info(), 2)),
+        episode_config: Arc::new(EpisodeConfig::compact(&env_spec.info(), 2)),
         memories: None,
-        panel,
+        task_set: panel,
         agent: Agent::Random,
         seed: Seed::new(4),
         stop: Arc::default(),

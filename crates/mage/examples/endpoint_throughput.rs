@@ -47,9 +47,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let evaluation = Arc::new(Evaluation {
         env_spec: Arc::clone(env_spec),
         prompts,
-        settings,
+        episode_config: settings,
         memories: Some(Arc::new(memories)),
-        panel: TaskSet::new(&env_spec.default_population(), "in-domain", 2, TASKS, Seed::new(1))?,
+        task_set: TaskSet::new(&env_spec.default_population(), "in-domain", 2, TASKS, Seed::new(1))?,
         agent: Agent::Model(ModelAgent::chat("tiny", "tiny", policy, drawn, runtime.handle().clone(), IN_FLIGHT)),
         seed: Seed::new(1),
         stop: Arc::default(),

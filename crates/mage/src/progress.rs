@@ -30,7 +30,7 @@ pub(crate) struct TrainingProgress {
     told: Instant,
     updates: u64,
     /// The best learner's score by episode, where it is known.
-    best_learner: Option<Vec<f64>>,
+    bayes_adaptive: Option<Vec<f64>>,
     /// Seconds an update takes, of late.
     pace: Option<f64>,
 }
@@ -44,7 +44,7 @@ impl TrainingProgress {
             terminal: std::io::stderr().is_terminal(),
             told: Instant::now(),
             updates: 0,
-            best_learner: None,
+            bayes_adaptive: None,
             pace: None,
         }
     }
@@ -87,16 +87,16 @@ impl TrainingProgress {
             return;
         }
         match event {
-            TrainEvent::Started { run, parameters, from, updates, memoryless, best_learner } => {
+            TrainEvent::Started { run, parameters, start_update, updates, memoryless, bayes_adaptive } => {
                 self.updates = updates;
-                let go = if from == 0 { String::new() } else { format!(", {from} done") };
+                let go = if start_update == 0 { String::new() } else { format!(", {start_update} done") };
                 self.line(&format!("{run}: {parameters} parameters, {updates} updates{go}"));
-                if let (Some(memoryless), Some(best)) = (&memoryless, &best_learner) {
+                if let (Some(memoryless), Some(best)) = (&memoryless, &bayes_adaptive) {
                     let scores = |v: &[f64]| v.iter().map(|s| score(*s)).collect::<Vec<_>>().join("  ");
                     let (low, high) = (scores(memoryless), scores(best));
                     self.line(&format!("to be had by episode: {low} without memory, {high} by the best learner"));
                 }
-                self.best_learner = best_learner;
+                self.bayes_adaptive = bayes_adaptive;
             }
             TrainEvent::Warmstart { step, steps, loss } => {
                 let bar = self.bar("warm start", steps, step);
@@ -106,7 +106,7 @@ impl TrainingProgress {
                     self.line(&format!("warm start: {steps} steps, loss {loss:.3}"));
                 }
             }
-            TrainEvent::Evaluating { done, of } => {
+            TrainEvent::Evaluating { done, tasks: of } => {
                 self.bar("playing the panel", of as u64, done as u64).set_position(done as u64);
             }
             TrainEvent::Evaluated { update, memory, result } => {
@@ -132,7 +132,7 @@ impl TrainingProgress {
         let pace = self.pace.map_or(took, |pace| pace + NEWEST * (took - pace));
         self.pace = Some(pace);
         let left = span(pace * self.updates.saturating_sub(update) as f64);
-        let words = words(metrics, timing, self.best_learner.as_deref());
+        let words = words(metrics, timing, self.bayes_adaptive.as_deref());
         let updates = self.updates;
         let bar = self.bar(TRAINING, updates, update - 1);
         bar.set_position(update);
@@ -148,19 +148,19 @@ impl TrainingProgress {
 const TRAINING: &str = "training";
 
 /// An update in a line.
-fn words(metrics: &BTreeMap<String, f64>, timing: &BTreeMap<String, f64>, best_learner: Option<&[f64]>) -> String {
+fn words(metrics: &BTreeMap<String, f64>, timing: &BTreeMap<String, f64>, bayes_adaptive: Option<&[f64]>) -> String {
     let at = |key: &str| metrics.get(key).copied().unwrap_or(f64::NAN);
     let took = timing.get("total").copied().unwrap_or(f64::NAN);
     let scores: Vec<f64> = (1..).map_while(|n| metrics.get(&format!("episode_{n}/score")).copied()).collect();
     let listed: Vec<String> = scores.iter().map(|s| format!("{s:+.2}")).collect();
-    let ceiling = best_learner.and_then(|b| b.get(scores.len().checked_sub(1)?));
+    let ceiling = bayes_adaptive.and_then(|b| b.get(scores.len().checked_sub(1)?));
     let ceiling = ceiling.map_or_else(String::new, |c| format!(" of {c:+.2}"));
-    let idle = 100.0 * timing.get("idle").copied().unwrap_or(0.0) / took;
+    let idle = 100.0 * timing.get("rollout_tail").copied().unwrap_or(0.0) / took;
     format!(
         "score {}{ceiling} entropy {:.2} {}ep/s {}tok/s idle {idle:.0} %",
         listed.join(" "),
         at("entropy"),
-        rounded(at("played") / took),
+        rounded(at("rollout/episodes") / took),
         rounded(at("tokens/trained") / took),
     )
 }
@@ -190,10 +190,10 @@ mod tests {
             ("episode_1/score", 0.1),
             ("episode_2/score", 0.2),
             ("entropy", 0.5),
-            ("played", 700.0),
+            ("rollout/episodes", 700.0),
             ("tokens/trained", 20_000.0),
         ]);
-        let timing = of(&[("total", 0.5), ("idle", 0.05)]);
+        let timing = of(&[("total", 0.5), ("rollout_tail", 0.05)]);
         assert_eq!(
             words(&metrics, &timing, Some(&[0.125, 0.238])),
             "score +0.10 +0.20 of +0.24 entropy 0.50 1.4k ep/s 40k tok/s idle 10 %"

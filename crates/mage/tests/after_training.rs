@@ -75,7 +75,7 @@ fn a_person_can_sit_down_opposite_the_result() {
     }
 
     let long = mage(&["play", "--against", path, "-n", "9"], "");
-    assert!(text(&long.stderr).contains("room for 3 episodes"), "{}", text(&long.stderr));
+    assert!(text(&long.stderr).contains("memory slots for 3 episodes"), "{}", text(&long.stderr));
     let none = mage(&["play", "--against", dir.path().join("none").to_str().unwrap()], "");
     assert_eq!(none.status.code(), Some(2), "{}", text(&none.stderr));
 }

@@ -223,14 +223,14 @@ fn an_embedding_endpoint_that_is_not_there_is_said() {
 }
 
 const GRID: &str = r#"
-    about = "a test"
-    player = "tiny policy"
+    description = "a test"
+    policy = "tiny policy"
     tasks = 6
     episodes = 2
     seeds = [0]
     [[env]]
     name = "kuhn"
-    panels = ["kuhn"]
+    task_sets = ["kuhn"]
     agents = ["random"]
     [[method]]
     name = "ReAct"

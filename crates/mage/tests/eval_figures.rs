@@ -40,14 +40,14 @@ fn play(
     let evaluation = Arc::new(Evaluation {
         env_spec,
         prompts,
-        settings,
+        episode_config: settings,
         memories: Some(Arc::new(memories.unwrap())),
-        panel,
+        task_set: panel,
         agent: coin::agent(p, nonsense, runtime.handle()),
         seed: Seed::new(seed),
         stop: Arc::default(),
     });
-    let numbers: HashMap<_, usize> = evaluation.panel.tasks().iter().enumerate().map(|(i, t)| (t.hash(), i)).collect();
+    let numbers: HashMap<_, usize> = evaluation.task_set.tasks().iter().enumerate().map(|(i, t)| (t.hash(), i)).collect();
     let mut all = Vec::new();
     evaluation
         .run(|record| {

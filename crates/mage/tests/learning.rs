@@ -19,7 +19,7 @@ fn the_default_recipe_learns_to_know_its_opponents() {
         let memoryless = 0.125;
         assert!(at("after", 2, "mean") >= 0.19, "{}", result["after"]);
         assert!(at("after", 2, "se") <= 0.005);
-        for (which, episode) in [("after", 0), ("blanked", 0), ("blanked", 1), ("blanked", 2)] {
+        for (which, episode) in [("after", 0), ("without_memory", 0), ("without_memory", 1), ("without_memory", 2)] {
             let limit = memoryless + 3.0 * at(which, episode, "se") + 1e-9;
             assert!(at(which, episode, "mean") <= limit, "{which}, episode {}: {}", episode + 1, result[which]);
         }

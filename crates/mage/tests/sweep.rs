@@ -6,8 +6,8 @@ use common::{command, mage, stderr, stdout};
 use std::{fs, path::Path};
 
 const GRID: &str = r#"
-    about = "a test"
-    player = "tiny policy"
+    description = "a test"
+    policy = "tiny policy"
     tasks = 12
     episodes = 3
     seeds = [0]
@@ -15,7 +15,7 @@ const GRID: &str = r#"
            "eval.final_tasks=6", "eval.every=1", "trajectories.every=1"]
     [[env]]
     name = "kuhn"
-    panels = ["kuhn"]
+    task_sets = ["kuhn"]
     recipe = ["kuhn"]
     agents = ["bayes"]
     [[method]]
@@ -84,14 +84,14 @@ fn a_sweep_goes_on_where_it_stopped_and_makes_a_page() {
     assert!(report.status.success(), "{}", String::from_utf8_lossy(&report.stderr));
     let csv = text(format!("{page}/report.csv"));
     assert!(csv.contains("kuhn,kuhn,MAGE,cumulative,tiny policy,,,,3,score,"), "{csv}");
-    assert!(csv.contains("kuhn,kuhn,bayes,,rule,,,,3,pass_at_k,"), "{csv}");
+    assert!(csv.contains("kuhn,kuhn,bayes,,scripted,,,,3,pass_at_k,"), "{csv}");
     assert!(csv.contains("panel_by_update"), "{csv}");
     assert!(!csv.contains("ReAct,,endpoint"), "nobody played it");
     let html = text(format!("{page}/report.html"));
     assert!(html.contains("id=\"ablations\"") && html.contains("learning-kuhn"));
     assert!(Path::new(&page).join("figures/learning-kuhn.svg").exists());
     assert!(fs::read(format!("{page}/figures/learning-kuhn.png")).unwrap().starts_with(b"\x89PNG"));
-    assert!(csv.contains("kuhn,kuhn,bayes,,rule,,,,3,best_pass_at_k,"), "{csv}");
+    assert!(csv.contains("kuhn,kuhn,bayes,,scripted,,,,3,best_pass_at_k,"), "{csv}");
     assert!(!html.contains("Table 1 lacks"), "every run was measured");
 
     // Runs alone: what is missing, and how to get it.
@@ -102,8 +102,8 @@ fn a_sweep_goes_on_where_it_stopped_and_makes_a_page() {
     assert!(said.contains("Table 1 lacks 1 run") && said.contains(&format!("--preset kuhn --policy {run}")), "{said}");
     assert!(text(format!("{page}/report.md")).contains("| MAGE | tiny policy | 3 |"));
     // Task by task, by seat, and the picture that the page lets one turn.
-    assert!(csv.contains("kuhn,kuhn,MAGE,,tiny policy,,,bayes (rule),3,pass_at_k_p_value,"), "{csv}");
-    assert!(csv.contains("kuhn,kuhn,bayes,,rule,,1,,3,score,") && csv.contains(",best_response,"), "{csv}");
+    assert!(csv.contains("kuhn,kuhn,MAGE,,tiny policy,,,bayes (scripted),3,pass_at_k_p_value,"), "{csv}");
+    assert!(csv.contains("kuhn,kuhn,bayes,,scripted,,1,,3,score,") && csv.contains(",best_response,"), "{csv}");
     assert!(text(format!("{page}/report.md")).contains("## Task by task"));
     assert!(fs::read(format!("{page}/figures/moves-1.png")).unwrap().starts_with(b"\x89PNG"));
 }
@@ -133,7 +133,7 @@ fn a_changed_sweep_does_again_what_changed_and_keeps_what_was() {
     assert_eq!(text(&summary), before, "a plan changes nothing");
     let said = sweep(&[]);
     assert!(said.status.success());
-    assert!(stderr(&said).contains("--tasks 12 then, --tasks 14 now"), "{}", stderr(&said));
+    assert!(stderr(&said).contains("--tasks 12 before, --tasks 14 now"), "{}", stderr(&said));
     assert!(stdout(&said).contains("\"changed\":2"), "{}", stdout(&said));
     assert_ne!(text(&summary), before);
     assert_eq!(text(Path::new(&out).join("replaced/kuhn/bayes-on-kuhn.1/summary.json")), before, "nothing is lost");

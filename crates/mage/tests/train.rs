@@ -81,7 +81,7 @@ fn the_same_recipe_gives_the_same_bytes_with_one_thread_and_two() {
     assert_eq!(String::from_utf8(result(&one).0).unwrap().lines().count(), 6);
     let text = String::from_utf8(first.stdout).unwrap();
     assert!(text.contains("best learner") && text.contains("memory blanked"), "{text}");
-    for file in ["recipe.resolved.toml", "run.json", "timing.jsonl", "result.json", "episodes/000002.jsonl.zst"] {
+    for file in ["recipe.resolved.toml", "run.json", "timing.jsonl", "result.json", "trajectories/000002.jsonl.zst"] {
         assert!(one.join(file).exists(), "{file}");
     }
 }
@@ -149,7 +149,7 @@ fn runs_are_not_overwritten_and_changed_recipes_are_refused() {
     assert!(text.contains("optim.learning_rate") && text.contains("--force"), "{text}");
     ok(&mut resume(&run, &["--set", "optim.updates=8", "--force"]));
     assert_eq!(fs::read_to_string(run.join("metrics.jsonl")).unwrap().lines().count(), 8);
-    assert!(refused(&mut resume(&dir.path().join("nothing"), &[])).contains("no run here"));
+    assert!(refused(&mut resume(&dir.path().join("nothing"), &[])).contains("not a run directory"));
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn a_dry_run_of_a_remote_recipe_speaks_of_servers() {
     assert!(said.contains("tinker (jax) at https://engine.example"), "{said}");
     assert!(!said.contains("cpu") && !said.contains("memory"), "{said}");
     assert!(warned.contains("MAGE_TEST_NO_SUCH_KEY is not set"), "{warned}");
-    assert!(warned.contains("vllm.adapter_dir is empty, and http://sampler.example:8100 will not find"), "{warned}");
+    assert!(warned.contains("vllm.adapter_dir is empty, and http://sampler.example:8100 cannot see"), "{warned}");
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn weights_from_before_a_batch_gathered_ahead_are_no_disagreement_of_engines() {
     let run = dir.path().join("run");
     let more = ["--set", "rollout.overlap=true", "--set", "health.max_mismatch_kl=1e-6", "--set", "checkpoint.every=4"];
     let said = String::from_utf8(ok(&mut train(&run, &more)).stderr).unwrap();
-    assert!(!said.contains("the engines disagree"), "{said}");
+    assert!(!said.contains("sampler and trainer disagree"), "{said}");
     // Batches of the same weights were among them: the first, and the one after the checkpoint.
     let metrics = fs::read_to_string(run.join("metrics.jsonl")).unwrap();
     let apart = metrics.lines().map(|line| {
@@ -298,8 +298,8 @@ fn a_dry_run_writes_nothing_and_says_what_it_would_take() {
     let output = ok(mage(&["train", "--dry-run", "--json", "--set", "optim.updates=10"]).current_dir(dir.path()));
     let plan: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(plan["episodes"], 1536);
-    assert!(plan["seconds"].as_f64().unwrap() > 0.0);
-    for tokens in ["prompt_tokens", "answer_tokens", "cached_bytes_per_token", "remembered_bytes_per_token"] {
+    assert!(plan["total_seconds"].as_f64().unwrap() > 0.0);
+    for tokens in ["prompt_tokens", "response_tokens", "kv_bytes_per_token", "activation_bytes_per_token"] {
         assert!(plan[tokens].as_u64().unwrap() > 500, "{tokens}: {plan}");
     }
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
@@ -326,9 +326,9 @@ fn a_large_model_is_planned_for_without_its_numbers() {
     };
     let whole = planned(&[]);
     assert_eq!(whole["parameters"], 4_022_468_096_u64);
-    assert_eq!(whole["cached_bytes_per_token"], 294_912);
+    assert_eq!(whole["kv_bytes_per_token"], 294_912);
     let adapter = planned(&["--set", "engine.lora_rank=16"]);
-    assert!(adapter["learning"].as_u64().unwrap() < 100_000_000, "{adapter}");
+    assert!(adapter["trainable_parameters"].as_u64().unwrap() < 100_000_000, "{adapter}");
     assert!(adapter["state_bytes"].as_u64() < whole["state_bytes"].as_u64());
 }
 
@@ -397,12 +397,12 @@ fn a_run_without_a_whole_checkpoint_is_not_begun_anew_unasked() {
     }
     let kept = fs::read(run.join("metrics.jsonl")).unwrap();
     let text = refused(&mut resume(&run, &[]));
-    assert!(text.contains("none of its checkpoints is whole") && text.contains("model.safetensors"), "{text}");
+    assert!(text.contains("no checkpoint is complete") && text.contains("model.safetensors"), "{text}");
     assert_eq!(fs::read(run.join("metrics.jsonl")).unwrap(), kept);
     fs::remove_dir_all(run.join("checkpoints")).unwrap();
     fs::create_dir(run.join("checkpoints")).unwrap();
     let text = refused(&mut resume(&run, &[]));
-    assert!(text.contains("no checkpoint to go on from"), "{text}");
+    assert!(text.contains("metrics but no checkpoint"), "{text}");
     assert_eq!(fs::read(run.join("metrics.jsonl")).unwrap(), kept);
 }
 
@@ -427,12 +427,12 @@ fn a_run_whose_card_is_gone_goes_on_without_and_says_so() {
     assert!(text.contains("opening CUDA device 0") && text.contains("--device cpu"), "{text}");
     assert!(metrics == fs::read(run.join("metrics.jsonl")).unwrap(), "nothing is cut before it is sure to go on");
     let said = String::from_utf8(ok(&mut resume(&run, &["--device", "cpu"])).stderr).unwrap();
-    assert!(said.contains("it was begun on cuda:0: once a "), "{said}");
+    assert!(said.contains("a run started on cuda:0: once a "), "{said}");
     assert!(result(&run) == expected);
     // From now on it is the processor's, without another word.
     fs::remove_file(run.join("result.json")).unwrap();
     let said = String::from_utf8(ok(&mut resume(&run, &[])).stderr).unwrap();
-    assert!(!said.contains("it was begun on"), "{said}");
+    assert!(!said.contains("a run started on"), "{said}");
     change("recipe.resolved.toml", "device = \"cpu\"", "device = \"cuda:0\"");
     // And whoever has no card can play against it.
     ok(mage(&["play", "--seed", "1", "--against"]).arg(&run));
@@ -508,7 +508,7 @@ fn a_directory_that_holds_somebody_elses_files_is_left_alone() {
     let other = dir.path().join("other");
     fs::create_dir_all(other.join("logs")).unwrap();
     fs::write(other.join("logs/diary.txt"), "dear diary").unwrap();
-    assert!(refused(&mut train(&other, &[])).contains("something in it already"));
+    assert!(refused(&mut train(&other, &[])).contains("is not empty"));
 }
 
 #[cfg(unix)]

@@ -27,7 +27,7 @@ pub fn unsupported_features(recipe: &Recipe) -> Vec<String> {
     let caps = backend.trainer_caps(recipe.model.max_seq_len);
     let (loss, optim, engine, rollout) = (&recipe.loss, &recipe.optim, &recipe.engine, &recipe.rollout);
     let no_pool = recipe.vllm.servers.is_empty();
-    let logprobs = if no_pool { backend.sampler_caps(0).logprobs } else { LogProbs::Raw };
+    let logprobs = if no_pool { backend.sampler_caps(0).logprobs } else { LogprobsMode::Raw };
     let filtered = rollout.temperature != 1.0 || rollout.top_p != 1.0 || rollout.top_k != 0;
     let entropy = loss.entropy != 0.0 || loss.entropy_end != 0.0 || loss.entropy_reflect != 0.0;
     let kl = [loss.kl_play, loss.kl_reflect].iter().any(|c| *c != 0.0);
@@ -53,9 +53,9 @@ pub fn unsupported_features(recipe: &Recipe) -> Vec<String> {
             cispo && !caps.cispo,
             "CISPO with these clip ranges: set loss.objective = \"ppo\" or \"importance_sampling\"",
         ),
-        (optim.max_grad_norm != 0.0 && !caps.clip_norm, "gradient clipping: set optim.max_grad_norm = 0"),
+        (optim.max_grad_norm != 0.0 && !caps.grad_clipping, "gradient clipping: set optim.max_grad_norm = 0"),
         (
-            filtered && logprobs != LogProbs::Raw,
+            filtered && logprobs != LogprobsMode::Raw,
             "modified sampling distributions: set rollout.temperature = 1, top_p = 1 and top_k = 0, or use vllm.servers",
         ),
         (!no_pool && !backend.gives_adapters(), "a separate sampling pool: remove vllm.servers"),
@@ -130,7 +130,7 @@ pub fn tinker_settings(recipe: &Recipe, model: &ModelDescription, notices: &Stat
         rank: recipe.engine.lora_rank,
         seed: (Seed::new(recipe.seed).child("adapter").value() >> 33) as u32,
         vocabulary: model.config.vocab_size,
-        max_max_seq_len: model.config.max_position_embeddings,
+        max_seq_len: model.config.max_position_embeddings,
         adapters: adapter_dir(recipe),
         tolerance: recipe.vllm.tolerance,
         calibrate: t.calibrate,
@@ -153,7 +153,7 @@ pub fn pool_settings(
         key: ApiKey::from_env(&v.key_env)?,
         in_flight: v.max_in_flight,
         vocabulary: model.config.vocab_size,
-        max_max_seq_len: model.config.max_position_embeddings,
+        max_seq_len: model.config.max_position_embeddings,
         tolerance: v.tolerance,
         keep: v.keep_versions,
         waiting: timeouts(recipe.tinker.timeout),

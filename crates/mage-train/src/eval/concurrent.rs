@@ -91,7 +91,7 @@ impl Evaluation {
                 Ok(Next::Done(trajectory)) => return Ok(Trajectory { key, ..*trajectory }),
                 Ok(Next::Request(request)) => {
                     let completion = agent.answerer.answer(&request).await.map_err(|e| e.to_string());
-                    meta.answer(request.id, completion)?;
+                    meta.submit(request.id, completion)?;
                 }
                 // The next step returns the trajectory with the error.
                 Err(_) => {}
@@ -104,13 +104,13 @@ impl Evaluation {
         let changed =
             || Error::Stopped(format!("the trajectory of task {index} does not match its requests; use a new file"));
         let mut meta: MetaEpisode = self.meta_episode(index)?;
-        let mut recorded = trajectory.calls.iter();
+        let mut recorded = trajectory.requests.iter();
         loop {
             match meta.advance()? {
                 Next::Done(_) => return Ok(()),
                 Next::Request(request) => {
-                    let record = recorded.next().filter(|r| r.messages == request.request.messages).ok_or_else(changed)?;
-                    meta.answer(request.id, Ok(record.answer.clone()))?;
+                    let record = recorded.next().filter(|r| r.messages == request.body.messages).ok_or_else(changed)?;
+                    meta.submit(request.id, Ok(record.completion.clone()))?;
                 }
             }
         }

@@ -139,7 +139,7 @@ impl Evaluation {
 
     /// Identifier of the method in trajectories.
     pub fn method(&self) -> Hash {
-        let method = self.memories.as_ref().map_or_else(|| Hash::of(&*self.episode_config), |m| m.method());
+        let method = self.memories.as_ref().map_or_else(|| Hash::of(&*self.episode_config), |m| m.method_hash());
         match &self.agent {
             Agent::Model(model) => super::model_agent::method_hash(method, &model.decoding),
             _ => method,
@@ -149,7 +149,7 @@ impl Evaluation {
     /// Key of the trajectory of the `index`-th task.
     pub fn key(&self, index: usize, task: &Task) -> TrajectoryKey {
         TrajectoryKey {
-            panel: self.task_set.hash(),
+            task_set: self.task_set.hash(),
             task: task.hash(),
             method: self.method(),
             weights: self.agent.id().to_owned(),
@@ -225,7 +225,7 @@ impl Evaluation {
             match meta.advance()? {
                 Next::Request(request) => {
                     let completion = player.answer(&request, &meta)?;
-                    meta.answer(request.id, Ok(completion))?;
+                    meta.submit(request.id, Ok(completion))?;
                 }
                 Next::Done(trajectory) => return Ok(Trajectory { key, ..*trajectory }),
             }

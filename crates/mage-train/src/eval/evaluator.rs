@@ -110,7 +110,7 @@ impl Evaluator {
                             seed,
                             |_| (),
                             |meta, request| {
-                                if limit > 0 && request.request.purpose == RequestKind::Play && request.turn == 0 {
+                                if limit > 0 && request.body.kind == RequestKind::Play && request.turn == 0 {
                                     enumerated.extend(enumerate(meta, request.episode, limit, &rollout, &queries));
                                 }
                             },
@@ -263,7 +263,7 @@ fn enumerate(
             observation: observation.clone(),
         });
         let history = Episode { start: info_set.start.clone(), turns: turns.collect(), end: None };
-        let request = meta.request_if(&history, Some(info_set.legal.clone()))?.ok()?;
+        let request = meta.counterfactual_request(&history, Some(info_set.legal.clone()))?.ok()?;
         let query = (rollout.codec.prompt(&request.messages).ok()?, info_set.legal.clone());
         let mut q = queries.lock().expect("no holder panics");
         let next = q.list.len() as u32;

@@ -112,7 +112,7 @@ impl ModelAgent {
 /// the latest episodes.
 pub fn run_episode_config(recipe: &Recipe, env_info: &EnvInfo, episodes: u32) -> EpisodeConfig {
     let trained = recipe.eval_episode_config(env_info);
-    let slots = (trained.size == PromptForm::Compact).then_some(trained.slots);
+    let slots = (trained.prompt_form == PromptForm::Compact).then_some(trained.slots);
     let recall_limit = slots.filter(|slots| episodes as usize > slots + 1).or(trained.recall_limit);
     EpisodeConfig { episodes, recall_limit, ..trained }
 }
@@ -157,21 +157,24 @@ struct ChatAnswerer {
 impl Answerer for ChatAnswerer {
     fn answer<'a>(&'a self, request: &'a Request) -> BoxFuture<'a, Result<Completion>> {
         Box::pin(async move {
-            let messages = to_engine_messages(&request.request.messages);
+            let messages = to_engine_messages(&request.body.messages);
             let params = SamplingParams {
-                max_tokens: request.request.max_tokens,
+                max_tokens: request.body.max_tokens,
                 seed: request_seed(request),
                 ..self.decoding.params.clone()
             };
-            let answers = request.request.allowed.clone();
-            let chat_request = ChatRequest { messages, thinking: self.decoding.thinking, params, answers };
+            let allowed_completions = request.body.allowed.clone();
+            let chat_request = ChatRequest { messages, thinking: self.decoding.thinking, params, allowed_completions };
             let response = self.policy.complete(chat_request).await?;
             Ok(Completion {
                 text: response.text,
                 tokens: None,
                 finish: to_core_finish(response.finish),
                 weights: Some(self.label.clone()),
-                usage: Some(TokenUsage { prompt: response.usage.prompt, answer: response.usage.answer }),
+                usage: Some(TokenUsage {
+                    prompt_tokens: response.usage.prompt_tokens,
+                    completion_tokens: response.usage.completion_tokens,
+                }),
             })
         })
     }
@@ -187,7 +190,7 @@ struct NativeAnswerer {
 impl Answerer for NativeAnswerer {
     fn answer<'a>(&'a self, request: &'a Request) -> BoxFuture<'a, Result<Completion>> {
         Box::pin(async move {
-            let mut sample_request = self.codec.request(&request.request, &self.params, request_seed(request))?;
+            let mut sample_request = self.codec.request(&request.body, &self.params, request_seed(request))?;
             sample_request.weights = AdapterName::default();
             let prompt = sample_request.prompt.clone();
             let sample = self.sampler.sample(sample_request).await?;

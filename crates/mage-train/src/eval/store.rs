@@ -113,7 +113,7 @@ impl TrajectoryStore {
             if trajectory.error.is_none() {
                 added.insert(trajectory.key.clone());
             }
-            lines.push_str(&trajectory.to_line());
+            lines.push_str(&trajectory.to_json_line());
             lines.push('\n');
             count += 1;
         }
@@ -165,7 +165,7 @@ impl<F: std::io::Read> TrajectoryLines<F> {
         self.number += 1;
         let trajectory = str::from_utf8(&line)
             .map_err(|e| e.to_string())
-            .and_then(|text| Trajectory::from_line(text).map_err(|e| e.to_string()));
+            .and_then(|text| Trajectory::from_json_line(text).map_err(|e| e.to_string()));
         Some(trajectory.map_err(|problem| Error::Line { path: self.path.clone(), line: self.number, problem }))
     }
 }

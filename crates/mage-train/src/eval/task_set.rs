@@ -46,7 +46,7 @@ impl TaskSet {
 
     /// Assigns start states without replacement, in environments that have a finite set of them.
     pub fn without_replacement(mut self, env_spec: &dyn EnvSpec, seed: Seed) -> Result<Self> {
-        env_spec.deal(&mut self.tasks, 0, seed.child("deal"))?;
+        env_spec.assign_without_replacement(&mut self.tasks, 0, seed.child("deal"))?;
         self.hash = Hash::of(&self.tasks);
         Ok(self)
     }

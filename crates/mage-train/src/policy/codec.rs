@@ -3,7 +3,7 @@
 use crate::{Error, Result};
 use mage_core::{Completion, CompletionTokens, Finish, Message, Request, RequestBody, Role, prompt::PromptForm};
 use mage_engine::{
-    ActionSet, Allowed, FinishReason, Message as ChatMessage, Renderer, Role as ChatRole, Sample, SampleRequest,
+    ActionSet, Allowed, FinishReason, ChatMessage, ChatRole, Renderer, Sample, SampleRequest,
     SamplingParams, Thinking,
 };
 use std::{
@@ -54,7 +54,7 @@ impl PromptCodec {
         match self.form {
             // Compact prompts contain only vocabulary words: text of an agent is sanitised before it enters a prompt.
             PromptForm::Compact => Ok(messages.iter().flat_map(|m| self.compact_tokens(&m.content)).collect()),
-            PromptForm::Full => Ok(self.renderer.chat(&to_engine_messages(messages), self.thinking, true)?),
+            PromptForm::Full => Ok(self.renderer.encode_chat(&to_engine_messages(messages), self.thinking, true)?),
         }
     }
 

@@ -40,7 +40,7 @@ impl Player {
 
     /// Plays a scripted agent of the environment. Compact prompts only.
     pub fn scripted(episode_config: Arc<EpisodeConfig>, agent: Box<dyn ScriptedAgent>) -> Result<Self> {
-        if episode_config.size != PromptForm::Compact {
+        if episode_config.prompt_form != PromptForm::Compact {
             return Err(Error::Player { problem: "scripted agents support compact prompts only" });
         }
         Ok(Self::new(PlayerKind::Scripted(agent), episode_config))
@@ -60,11 +60,11 @@ impl Player {
 
     /// Responds to the pending request of a meta-episode.
     pub fn answer(&mut self, request: &Request, meta: &MetaEpisode) -> Result<Completion> {
-        let text = match request.request.purpose {
+        let text = match request.body.kind {
             RequestKind::Play => self.act(request, meta)?,
             _ => self.reflect(request, meta)?,
         };
-        Ok(Completion::text(match (self.episode_config.size, request.request.purpose) {
+        Ok(Completion::from_text(match (self.episode_config.prompt_form, request.body.kind) {
             (PromptForm::Compact, _) => text,
             (PromptForm::Full, RequestKind::Play) => format!("<action>{text}</action>"),
             (PromptForm::Full, _) => format!("<remark>{text}</remark>"),
@@ -72,13 +72,13 @@ impl Player {
     }
 
     fn act(&mut self, request: &Request, meta: &MetaEpisode) -> Result<String> {
-        let allowed = request.request.allowed.as_deref().unwrap_or_default();
-        let prompt = match (&self.kind, self.episode_config.size) {
+        let allowed = request.body.allowed.as_deref().unwrap_or_default();
+        let prompt = match (&self.kind, self.episode_config.prompt_form) {
             (PlayerKind::Random(_), _) => CompactPrompt::default(),
             (_, PromptForm::Compact) => CompactPrompt::parse(request, &self.episode_config)?,
             (_, PromptForm::Full) => CompactPrompt {
                 memory: self.recalled_reflections(),
-                observation: meta.episode().map_or_else(String::new, |e| e.now().compact.clone()),
+                observation: meta.episode().map_or_else(String::new, |e| e.last_observation().compact.clone()),
             },
         };
         let (agent, mut exploration) = match &mut self.kind {
@@ -105,7 +105,7 @@ impl Player {
             legal: &legal,
             history: &done,
         });
-        let expressed = express(meta.env(), self.episode_config.size, &legal, &action);
+        let expressed = express(meta.env(), self.episode_config.prompt_form, &legal, &action);
         Ok(match (exploration, expressed) {
             (Some((rng, _)), Some(text)) if !allowed.is_empty() && !allowed.contains(&text) => {
                 allowed.choose(rng).cloned().unwrap_or(text)
@@ -125,13 +125,13 @@ impl Player {
     }
 
     fn reflect(&mut self, request: &Request, meta: &MetaEpisode) -> Result<String> {
-        let text = match (&mut self.kind, self.episode_config.size) {
+        let text = match (&mut self.kind, self.episode_config.prompt_form) {
             (PlayerKind::Random(_), _) => "_".to_owned(),
             (PlayerKind::Scripted(agent) | PlayerKind::Expert { agent, .. }, PromptForm::Compact) => {
                 agent.reflect(prompt_body(request, "BOS BACK ")?)
             }
             (PlayerKind::Scripted(agent) | PlayerKind::Expert { agent, .. }, PromptForm::Full) => {
-                agent.reflect(meta.episode().map_or("", |e| &e.now().compact))
+                agent.reflect(meta.episode().map_or("", |e| &e.last_observation().compact))
             }
         };
         self.reflections.push(text.clone());
@@ -183,7 +183,7 @@ impl CompactPrompt {
 
 /// The text between `prefix` and `GO` in a compact prompt.
 fn prompt_body<'c>(request: &'c Request, prefix: &str) -> Result<&'c str> {
-    let text = request.request.messages.first().map_or("", |m| m.content.as_str());
+    let text = request.body.messages.first().map_or("", |m| m.content.as_str());
     text.strip_prefix(prefix)
         .and_then(|t| t.strip_suffix(" GO"))
         .ok_or(Error::Player { problem: "the prompt is not compact" })
@@ -223,7 +223,7 @@ mod tests {
                     Next::Done(trajectory) => return *trajectory,
                     Next::Request(request) => {
                         let completion = player.answer(&request, &meta).unwrap();
-                        meta.answer(request.id, Ok(completion)).unwrap();
+                        meta.submit(request.id, Ok(completion)).unwrap();
                     }
                 }
             }
@@ -240,12 +240,12 @@ mod tests {
                 (PromptForm::Full, 0.0),
                 (PromptForm::Full, 0.3),
             ] {
-                for record in expert_play(env, expert, form, epsilon).iter().flat_map(|t| &t.calls) {
-                    assert_eq!(record.invalid, None, "{env}, {form:?}: {}", record.answer.text);
+                for record in expert_play(env, expert, form, epsilon).iter().flat_map(|t| &t.requests) {
+                    assert_eq!(record.invalid, None, "{env}, {form:?}: {}", record.completion.text);
                     let Some(allowed) = &record.allowed else { continue };
                     let action = match form {
-                        PromptForm::Compact => record.answer.text.as_str(),
-                        PromptForm::Full => mage_core::parse::tagged(&record.answer.text, "action").unwrap(),
+                        PromptForm::Compact => record.completion.text.as_str(),
+                        PromptForm::Full => mage_core::parse::last_tag(&record.completion.text, "action").unwrap(),
                     };
                     assert!(allowed.iter().any(|a| a == action), "{env}, {form:?}: {action} is not in {allowed:?}");
                 }

@@ -37,7 +37,7 @@ pub(super) fn find(name: &str) -> Result<Option<Table>> {
     let mut method_table = Table::try_from(method).expect("methods are plain data");
     if let Some(Value::Table(credit)) = method_table.get_mut("credit") {
         // Methods do not set these keys; the recipe's values remain.
-        credit.retain(|key, _| !["gamma_step", "gamma_traj", "forget_past"].contains(&key));
+        credit.retain(|key, _| !["gamma_step", "gamma_traj", "omit_previous_return"].contains(&key));
     }
     let mut table = Table::from_iter([("method".to_owned(), Value::Table(method_table))]);
     if !method.memory {

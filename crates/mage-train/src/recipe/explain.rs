@@ -39,7 +39,7 @@ const METHOD: FieldDocs = &[
     ("credit.gamma_step", &["Discount between turns of an episode."]),
     ("credit.gamma_traj", &["Discount between episodes."]),
     ("credit.reflection", &["Score of a reflection: `corrected` or `faithful` (0, as released)."]),
-    ("credit.penalty", &["Where penalties enter: `per_row`, `episode_reward` or `episode_level_only`."]),
+    ("credit.penalty", &["Where penalties enter: `per_transition`, `episode_reward` or `episode_level_only`."]),
     (
         "credit.omit_previous_return",
         &[
@@ -50,7 +50,7 @@ const METHOD: FieldDocs = &[
         "estimator",
         &[
             "Advantage estimator: { kind = \"return_to_go\" | \"gigpo\" | \"grpo\" | \"rloo\", scope = \"group\" | \
-           \"opponent\" | \"all\", ... }; gigpo also takes step_weight, norm (`mean`, `mean_std`), baseline (`row`, \
+           \"opponent\" | \"all\", ... }; gigpo also takes step_weight, norm (`mean`, `mean_std`), baseline (`transition`, \
            `episode`, `meta_episode`, `episode_index`) and anchors (`global`, `local`).",
         ],
     ),

@@ -152,7 +152,7 @@ impl Rollout {
     ) -> Result<Trajectory> {
         let (prompts, episode_config) = (Arc::clone(&self.prompts), Arc::clone(&self.episode_config));
         let mut meta = match guard(|| {
-            Ok(MetaEpisode::new(task.clone(), env, prompts, episode_config, seed)?.with_method(self.method))
+            Ok(MetaEpisode::new(task.clone(), env, prompts, episode_config, seed)?.with_method_hash(self.method))
         }) {
             Ok(meta) => meta,
             Err(e) => return Ok(self.failed(task, seed, e.to_string())),
@@ -167,14 +167,14 @@ impl Rollout {
                 Err(e) => return Ok(self.failed(task, seed, e.to_string())),
             };
             on_request(&meta, &request);
-            let mut sample_request = self.codec.request(&request.request, &self.params, request_seed(&request))?;
+            let mut sample_request = self.codec.request(&request.body, &self.params, request_seed(&request))?;
             sample_request.weights = self.weights.clone();
             let prompt = sample_request.prompt.clone();
             stage(RolloutStage::Sampler);
             let sample = self.sampler.sample(sample_request).await?;
             stage(RolloutStage::Environment);
             let completion = self.codec.completion(prompt, sample, &self.label)?;
-            if let Err(e) = guard(|| Ok(meta.answer(request.id, Ok(completion))?)) {
+            if let Err(e) = guard(|| Ok(meta.submit(request.id, Ok(completion))?)) {
                 return Ok(self.failed(task, seed, e.to_string()));
             }
         }

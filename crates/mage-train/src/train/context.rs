@@ -46,7 +46,7 @@ impl TrainContext {
         env.env_spec.check(&env.population)?;
         let max_turns = env.env_spec.max_turns(&env.population, &recipe.env.split)?;
         let episode_config = Arc::new(recipe.episode_config(&EnvInfo { max_turns, ..env_info.clone() }));
-        episode_config.check()?;
+        episode_config.validate()?;
         let engines = engines::start(recipe, env_info, &env.status_log)?;
         engines.trainer.caps().check(&recipe.loss(0))?;
         let codec = Arc::new(PromptCodec::new(Arc::clone(&engines.renderer), recipe.play.form, recipe.play.thinking)?);

@@ -44,7 +44,7 @@ impl LengthProbe {
             };
             for record in records {
                 let prompt = codec.prompt(&record.messages)?.len();
-                let max_response = if record.purpose == RequestKind::Play {
+                let max_response = if record.kind == RequestKind::Play {
                     episode_config.play_tokens
                 } else {
                     episode_config.reflect_tokens
@@ -87,9 +87,9 @@ fn play_randomly(
     let mut player = Player::random(Arc::clone(episode_config), seed);
     loop {
         match meta.advance()? {
-            Next::Done(trajectory) => return Ok(Some(trajectory.calls)),
+            Next::Done(trajectory) => return Ok(Some(trajectory.requests)),
             Next::Request(request) => match player.answer(&request, &meta) {
-                Ok(completion) => meta.answer(request.id, Ok(completion))?,
+                Ok(completion) => meta.submit(request.id, Ok(completion))?,
                 Err(Error::Player { .. }) => return Ok(None),
                 Err(e) => return Err(e),
             },

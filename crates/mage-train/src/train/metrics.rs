@@ -78,9 +78,9 @@ impl Training {
             add(format!("episode_{}/won", n + 1), episodes.iter().filter(|e| e.won()).count() as f64 / count);
         }
         let (mut surprisal, mut play_tokens, mut reflect_tokens, mut reflections) = (0.0, 0_u64, 0_u64, 0_u64);
-        for record in completed.iter().flat_map(|t| &t.calls) {
-            let Some(tokens) = &record.answer.tokens else { continue };
-            if record.purpose == RequestKind::Play {
+        for record in completed.iter().flat_map(|t| &t.requests) {
+            let Some(tokens) = &record.completion.tokens else { continue };
+            if record.kind == RequestKind::Play {
                 surprisal -= tokens.logprobs.iter().map(|l| f64::from(*l)).sum::<f64>();
                 play_tokens += tokens.response.len() as u64;
             } else {

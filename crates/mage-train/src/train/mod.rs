@@ -321,7 +321,7 @@ impl Training {
         // Before the previous best checkpoint is removed.
         self.write_best()?;
         let best = self.progress.best.map(|(update, _)| update);
-        self.run_dir.prune(self.recipe.checkpoint.keep, best, |removed| trainer.forget(removed))?;
+        self.run_dir.prune(self.recipe.checkpoint.keep, best, |removed| trainer.release_checkpoint(removed))?;
         let update = self.progress.update;
         self.emit(TrainEvent::Saved { update }, on_event);
         Ok(())
@@ -470,15 +470,15 @@ impl Training {
         loss: &Loss,
     ) -> Result<HashMap<(usize, usize), Vec<f32>>> {
         let mut logprobs_by_request = HashMap::new();
-        if !loss.needs_reference() {
+        if !loss.needs_ref_logprobs() {
             return Ok(logprobs_by_request);
         }
         self.runtime.block_on(async {
             let mut scores = JoinSet::new();
             for sample in samples {
-                let record = &trajectories[sample.trajectory].calls[sample.request];
+                let record = &trajectories[sample.trajectory].requests[sample.request];
                 let penalised = loss.kl.iter().any(|t| t.class.is_none_or(|c| c == token_class(record)));
-                let Some(tokens) = record.answer.tokens.as_ref().filter(|t| penalised && !t.response.is_empty()) else {
+                let Some(tokens) = record.completion.tokens.as_ref().filter(|t| penalised && !t.response.is_empty()) else {
                     continue;
                 };
                 let request = samples::mask_request(record, self.context.episode_config.play_tokens);
@@ -529,7 +529,7 @@ impl Training {
                     trajectories,
                     &selected,
                     reference,
-                    loss.needs_reference(),
+                    loss.needs_ref_logprobs(),
                     &self.context.codec,
                     self.context.episode_config.play_tokens,
                     self.recipe.loss.aggregation,

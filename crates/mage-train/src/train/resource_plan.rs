@@ -174,7 +174,7 @@ pub fn longest_sequence(recipe: &Recipe, env: &TrainEnv, renderer: &Arc<Renderer
 fn probe_lengths(recipe: &Recipe, env: &TrainEnv, renderer: Option<&Arc<Renderer>>) -> Result<Option<LengthProbe>> {
     let max_turns = env.env_spec.max_turns(&env.population, &recipe.env.split)?;
     let episode_config = recipe.episode_config(&EnvInfo { max_turns, ..env.env_spec.info() });
-    episode_config.check()?;
+    episode_config.validate()?;
     let Some(renderer) = renderer else { return Ok(None) };
     let codec = PromptCodec::new(Arc::clone(renderer), recipe.play.form, recipe.play.thinking)?;
     LengthProbe::run(recipe, env, episode_config, &codec, SAMPLE_META_EPISODES)

@@ -39,24 +39,24 @@ pub fn build_samples(
 ) -> Result<Vec<TrainingSample>> {
     let reward_rule = recipe.reward.rule(&recipe.env.name)?;
     let mut opponents: HashMap<(Option<Hash>, u8), u32> = HashMap::new();
-    let mut transitions: Vec<Transition> = Vec::new();
+    let mut all: Vec<Transition> = Vec::new();
     let mut sources = Vec::new();
     for (i, trajectory) in trajectories.iter().enumerate() {
         let opponent_and_seat = (trajectory.task.opponent.as_ref().map(Hash::of), trajectory.task.seat);
         let next = opponents.len() as u32;
         let opponent = *opponents.entry(opponent_and_seat).or_insert(next);
         let index = MetaEpisodeIndex { group: (i / group_size) as u32, meta_episode: i as u32, opponent };
-        for of_call in rows(trajectory, index, &reward_rule, &recipe.penalty) {
-            transitions.push(of_call.row);
-            sources.push((i, of_call.call));
+        for step in transitions(trajectory, index, &reward_rule, &recipe.penalty) {
+            all.push(step.transition);
+            sources.push((i, step.request));
         }
     }
-    let credit = credit(&transitions, &recipe.method.credit);
-    let advantages = advantages(&transitions, &credit, &recipe.method.estimator);
+    let credit = assign_credit(&all, &recipe.method.credit);
+    let advantages = advantages(&all, &credit, &recipe.method.estimator);
     let samples = sources.into_iter().enumerate().map(|(i, (trajectory, request))| TrainingSample {
         trajectory,
         request,
-        reward: transitions[i].reward,
+        reward: all[i].reward,
         return_to_go: credit.returns[i],
         advantage: advantages[i],
     });
@@ -65,13 +65,13 @@ pub fn build_samples(
 
 /// Token class of a response.
 pub(crate) fn token_class(record: &RequestRecord) -> TokenClass {
-    if record.purpose == RequestKind::Play { PLAY } else { REFLECT }
+    if record.kind == RequestKind::Play { PLAY } else { REFLECT }
 }
 
 /// The request of a record, reduced to the fields that determine action masks.
 pub(crate) fn mask_request(record: &RequestRecord, max_tokens: u32) -> RequestBody {
     RequestBody {
-        purpose: record.purpose,
+        kind: record.kind,
         messages: Vec::new(),
         allowed: record.allowed.clone(),
         max_tokens,
@@ -130,8 +130,8 @@ pub(crate) fn build_batch(
 ) -> Result<TokenForest> {
     let mut tokenized = Vec::with_capacity(samples.len());
     for sample in samples {
-        let record = &trajectories[sample.trajectory].calls[sample.request];
-        let Some(tokens) = record.answer.tokens.as_ref().filter(|t| !t.response.is_empty()) else { continue };
+        let record = &trajectories[sample.trajectory].requests[sample.request];
+        let Some(tokens) = record.completion.tokens.as_ref().filter(|t| !t.response.is_empty()) else { continue };
         let n = tokens.response.len();
         // Without a KL penalty on this class, the policy's own log-probabilities stand in for the reference: a divergence of 0.
         let ref_logprobs = match reference.get(&(sample.trajectory, sample.request)) {

@@ -80,7 +80,7 @@ impl WarmStart {
             match meta.advance()? {
                 Next::Request(request) => {
                     let completion = player.answer(&request, &meta)?;
-                    meta.answer(request.id, Ok(completion))?;
+                    meta.submit(request.id, Ok(completion))?;
                 }
                 Next::Done(trajectory) => return Ok(*trajectory),
             }
@@ -91,13 +91,13 @@ impl WarmStart {
     pub fn count_factual(&self, trajectory: &Trajectory) -> Option<(u32, u32)> {
         let factory = self.expert.as_ref()?;
         let mut expert = factory.make(&trajectory.task, Seed::new(0));
-        let reflections = trajectory.calls.iter().filter(|c| c.purpose == RequestKind::Reflect);
+        let reflections = trajectory.requests.iter().filter(|r| r.kind == RequestKind::Reflect);
         let factual = reflections.map(|record| {
             let episode = &trajectory.episodes[record.episode as usize - 1];
-            let expected = expert.reflect(&episode.now().compact);
-            let reflection = match self.episode_config.size {
-                PromptForm::Compact => record.answer.text.as_str(),
-                PromptForm::Full => parse::tagged(&record.answer.text, "remark").unwrap_or_default(),
+            let expected = expert.reflect(&episode.last_observation().compact);
+            let reflection = match self.episode_config.prompt_form {
+                PromptForm::Compact => record.completion.text.as_str(),
+                PromptForm::Full => parse::last_tag(&record.completion.text, "remark").unwrap_or_default(),
             };
             u32::from(reflection.split_whitespace().eq(expected.split_whitespace()))
         });
@@ -109,14 +109,14 @@ impl WarmStart {
         let trajectories: Vec<Trajectory> =
             (0..count).into_par_iter().map(|i| self.play(seed.at(i as u64))).collect::<Result<_>>()?;
         let mut tokenized = Vec::new();
-        for record in trajectories.iter().flat_map(|t| &t.calls) {
-            let max_tokens = if record.purpose == RequestKind::Play {
+        for record in trajectories.iter().flat_map(|t| &t.requests) {
+            let max_tokens = if record.kind == RequestKind::Play {
                 self.episode_config.play_tokens
             } else {
                 self.episode_config.reflect_tokens
             };
             let request = mask_request(record, max_tokens);
-            let response = codec.response_tokens(&request, &record.answer.text)?;
+            let response = codec.response_tokens(&request, &record.completion.text)?;
             tokenized.push((codec.prompt(&record.messages)?, codec.masks(&request, &response)?, response));
         }
         let samples = tokenized.iter().map(|(prompt, allowed, response)| TokenizedSample {

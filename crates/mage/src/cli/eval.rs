@@ -100,7 +100,7 @@ impl EvalArgs {
         SamplerOptions {
             device: self.device,
             threads: self.threads,
-            notices: StatusLog::to(|line| eprintln!("{line}")),
+            status_log: StatusLog::to(|line| eprintln!("{line}")),
         }
     }
 }

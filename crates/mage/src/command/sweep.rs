@@ -21,7 +21,7 @@ use mage_remote::Endpoint;
 use mage_train::{
     ResourcePlan,
     run_dir::RunDir,
-    sweep::{CellWork, RUN, Sweep, SweepCell, forgotten, preset_names, preset_text, put_aside},
+    sweep::{CellWork, RUN, Sweep, SweepCell, archive, orphaned, preset_names, preset_text},
     train::{Resumed, TrainEvent, Training, changed_since},
 };
 use serde_json::json;
@@ -52,7 +52,7 @@ pub(crate) fn run(app: &App, args: &SweepArgs, out: &Output) -> anyhow::Result<(
     let mut cells = sweep.cells();
     for cell in cells.iter_mut().filter(|c| c.work == CellWork::Prompt) {
         if let Some(model) = &args.remote.model {
-            cell.about.player.clone_from(model);
+            cell.info.policy.clone_from(model);
             // What the results depend on: another answer to any of these is another cell.
             let remote = &args.remote;
             let address = |url: &Option<String>, of: &Option<String>| match (url, of) {
@@ -71,7 +71,7 @@ pub(crate) fn run(app: &App, args: &SweepArgs, out: &Output) -> anyhow::Result<(
             ];
             let requests = remote.extra_body.iter().map(|field| ("--extra-body", Some(field.clone())));
             let all = said.into_iter().chain(requests).filter_map(|(option, value)| Some([option.to_owned(), value?]));
-            cell.about.command.extend(all.flatten());
+            cell.info.command.extend(all.flatten());
         }
     }
     if args.dry_run {
@@ -104,7 +104,7 @@ fn lock(dir: &Path) -> anyhow::Result<File> {
 }
 
 fn list(out: &Output) -> anyhow::Result<()> {
-    let about = |name: &String| Sweep::find(name).map(|s| s.about).unwrap_or_default();
+    let about = |name: &String| Sweep::find(name).map(|s| s.description).unwrap_or_default();
     let rows: Vec<Vec<String>> = preset_names().into_iter().map(|name| vec![name.clone(), about(&name)]).collect();
     if out.json {
         return out.object(&json!({ "presets": rows }));
@@ -156,7 +156,7 @@ fn stands(app: &App, cells: &[SweepCell], dir: &Path, args: &SweepArgs) -> anyho
         if let (CellWork::Train { recipes, set }, None) = (&cell.work, &changed) {
             changed = other_recipe(app, recipes, set, &cell.folder(dir).join(RUN))?;
         }
-        if let (CellWork::Policy { of }, None, true) = (&cell.work, &changed, cell.result(dir).exists()) {
+        if let (CellWork::Policy { trained_by: of }, None, true) = (&cell.work, &changed, cell.result(dir).exists()) {
             changed = untrained.contains(of.as_str()).then(|| "its policy is trained again".to_owned());
         }
         let stand = match (changed, cell.result(dir).exists()) {
@@ -197,7 +197,7 @@ fn dry_run(
     args: &SweepArgs,
     out: &Output,
 ) -> anyhow::Result<()> {
-    let gone = forgotten(dir, cells);
+    let gone = orphaned(dir, cells);
     if !gone.is_empty() {
         out.warn(format!("no longer in the sweep, to be put aside: {}", gone.join(", ")));
     }
@@ -209,13 +209,13 @@ fn dry_run(
     for (cell, _) in cells.iter().zip(&stands).filter(|(_, stand)| stand.is_work()) {
         let CellWork::Train { recipes, set } = &cell.work else {
             match &cell.work {
-                CellWork::Policy { of } if untried.contains(of) => unknown += 1,
+                CellWork::Policy { trained_by: of } if untried.contains(of) => unknown += 1,
                 CellWork::Prompt => unknown += 1,
                 _ => played += sweep.weight(cell, 0),
             }
             continue;
         };
-        let about = &cell.about;
+        let about = &cell.info;
         let key = (about.env.clone(), about.method.clone(), about.ablation.clone());
         let known = tried.get(&key).copied();
         let each = match known {
@@ -226,7 +226,7 @@ fn dry_run(
                 let each = match recipe.play.form {
                     PromptForm::Compact => {
                         let setting = setting(app, &recipe)?;
-                        out.waiting("trying an update of each recipe", || ResourcePlan::new(&recipe, &setting))?.seconds
+                        out.waiting("trying an update of each recipe", || ResourcePlan::new(&recipe, &setting))?.total_seconds
                     }
                     PromptForm::Full => None,
                 };
@@ -247,14 +247,14 @@ fn dry_run(
     let play = training.map(|seconds| seconds * played / trained);
     if out.json {
         let list =
-            cells.iter().zip(&stands).map(|(c, stand)| json!({ "id": c.id, "state": stand.name(), "about": c.about }));
+            cells.iter().zip(&stands).map(|(c, stand)| json!({ "id": c.id, "state": stand.name(), "about": c.info }));
         return out.object(&json!({
             "out": dir, "cells": list.collect::<Vec<_>>(), "training_seconds": training, "play_seconds": play,
             "untried": untried.len(), "unknown": unknown,
         }));
     }
-    out.line(format!("{}: {}", styled(BOLD, dir.display()), sweep.about))?;
-    let row = |(c, stand): (&SweepCell, &Stand)| vec![c.id.clone(), stand.name().to_owned(), c.about.command.join(" ")];
+    out.line(format!("{}: {}", styled(BOLD, dir.display()), sweep.description))?;
+    let row = |(c, stand): (&SweepCell, &Stand)| vec![c.id.clone(), stand.name().to_owned(), c.info.command.join(" ")];
     out.line(columns(&["cell", "state", "mage"], cells.iter().zip(&stands).map(row)))?;
     let left = stands.iter().filter(|stand| stand.is_work()).count();
     let time = match (training, play) {
@@ -310,8 +310,8 @@ struct Runner<'a> {
 
 impl Runner<'_> {
     fn run(&self, cells: &[SweepCell]) -> anyhow::Result<()> {
-        for id in forgotten(&self.dir, cells) {
-            let place = put_aside(&id, &self.dir)?;
+        for id in orphaned(&self.dir, cells) {
+            let place = archive(&id, &self.dir)?;
             self.out.warn(format!("{id} is no longer in the sweep; what was there is kept in {}", place.display()));
         }
         let stands = stands(self.app, cells, &self.dir, self.args)?;
@@ -410,19 +410,19 @@ impl Runner<'_> {
                 other_recipe(self.app, recipes, set, &cell.folder(&self.dir).join(RUN))?
             }
             // Before the folder is claimed for weights that will not be the last.
-            CellWork::Policy { of } if !self.dir.join(of).join(RUN).join("result.json").exists() => {
+            CellWork::Policy { trained_by: of } if !self.dir.join(of).join(RUN).join("result.json").exists() => {
                 return Err(anyhow!("its policy is not trained: {of} is not finished"));
             }
             _ => None,
         };
         if cell.changed(&self.dir).or(other).is_some() {
-            let place = cell.put_aside(&self.dir)?;
+            let place = cell.archive(&self.dir)?;
             self.say(format!("{}: what was there is kept in {}", cell.id, place.display()));
         }
         cell.claim(&self.dir)?;
         match &cell.work {
             CellWork::Train { recipes, set } => self.train(recipes, set, &cell.folder(&self.dir).join(RUN), progress),
-            CellWork::Policy { of } => self.evaluate(cell, Some(&self.dir.join(of).join(RUN))),
+            CellWork::Policy { trained_by: of } => self.evaluate(cell, Some(&self.dir.join(of).join(RUN))),
             CellWork::Scripted | CellWork::Prompt => self.evaluate(cell, None),
         }
     }
@@ -449,7 +449,7 @@ impl Runner<'_> {
         let mut training = match RunDir::is_run(dir) {
             true => match Training::resume(recipe, setting, dir, false, stop, &mut each)? {
                 Resumed::Finished(_) => return Ok(true),
-                Resumed::Going(training) => training,
+                Resumed::Running(training) => training,
             },
             false => Box::new(Training::create(recipe, setting, dir, stop)?),
         };
@@ -460,7 +460,7 @@ impl Runner<'_> {
     fn evaluate(&self, cell: &SweepCell, policy: Option<&Path>) -> anyhow::Result<bool> {
         let folder = cell.folder(&self.dir);
         let unfinished = folder.join("summary.unfinished");
-        let mut command: Vec<String> = cell.about.command.clone();
+        let mut command: Vec<String> = cell.info.command.clone();
         if let (Some(policy), Some(place)) = (policy, command.iter().position(|a| a == "--policy")) {
             command[place + 1] = policy.display().to_string();
         }

@@ -17,7 +17,7 @@ use mage_train::{
     ResourcePlan,
     eval::evaluator::{EvalEstimate, EvalResult},
     recipe::Recipe,
-    run_dir::{RunDir, last_model, model},
+    run_dir::{RunDir, checkpoint_path, last_model},
     train::{Resumed, TrainEnv, TrainOutcome, Training},
 };
 use std::{
@@ -44,7 +44,7 @@ pub(crate) fn run(app: &App, args: &TrainArgs, out: &Output) -> anyhow::Result<(
             let mut said = |e| progress.show(e);
             match out.starting(|| Training::resume(recipe, setting, dir, args.force, Arc::clone(&stop), &mut said))? {
                 Resumed::Finished(outcome) => return already_finished(&outcome, dir, hosts, out),
-                Resumed::Going(training) => training,
+                Resumed::Running(training) => training,
             }
         }
         None => {
@@ -66,7 +66,7 @@ pub(crate) fn run(app: &App, args: &TrainArgs, out: &Output) -> anyhow::Result<(
         let event = if finished { "finished" } else { "stopped" };
         out.object(&serde_json::json!({ "event": event, "outcome": outcome }))?;
     } else if !finished {
-        let (done, of) = (outcome.updates, outcome.of);
+        let (done, of) = (outcome.updates, outcome.total_updates);
         let where_to = match outcome.before {
             None => "stopped before the first update; the warm start will begin again".to_owned(),
             Some(_) if done == of => format!("stopped after all {of} updates, saved; the closing table is missing"),
@@ -80,7 +80,7 @@ pub(crate) fn run(app: &App, args: &TrainArgs, out: &Output) -> anyhow::Result<(
     if out.json {
         return Ok(());
     }
-    report(&outcome, &dir, training.hosts(), out)
+    report(&outcome, &dir, training.has_opponent_seat(), out)
 }
 
 /// Says what came of a run that somebody wants to go on though nothing is left to do.
@@ -88,7 +88,7 @@ fn already_finished(outcome: &TrainOutcome, dir: &Path, hosts: bool, out: &Outpu
     if out.json {
         return out.object(&serde_json::json!({ "event": "finished", "outcome": outcome }));
     }
-    out.hint(format!("{} is finished, with all {} updates; nothing was done", dir.display(), outcome.of));
+    out.hint(format!("{} is finished, with all {} updates; nothing was done", dir.display(), outcome.total_updates));
     report(outcome, dir, hosts, out)
 }
 
@@ -141,7 +141,7 @@ pub(super) fn setting(app: &App, recipe: &Recipe) -> anyhow::Result<TrainEnv> {
         env_spec,
         commit: option_env!("MAGE_COMMIT").map(str::to_owned),
         // At once and beside any picture of progress: whoever waits wants to know for what.
-        notices: StatusLog::to(|line| eprintln!("{line}")),
+        status_log: StatusLog::to(|line| eprintln!("{line}")),
     })
 }
 
@@ -169,15 +169,15 @@ fn dry_run(args: &TrainArgs, recipe: &Recipe, setting: &TrainEnv, out: &Output) 
     }
     let uncounted = || "unknown without a tokenizer and a list of legal actions".to_owned();
     let about = |tokens: Option<u64>| tokens.map_or_else(uncounted, |n| format!("about {n}"));
-    let device = plan.servers.clone().or_else(|| plan.card.clone()).unwrap_or_else(|| "cpu".to_owned());
+    let device = plan.servers.clone().or_else(|| plan.gpu.clone()).unwrap_or_else(|| "cpu".to_owned());
     let mut rows = vec![("device", device), ("parameters", plan.parameters.to_string())];
-    if plan.learning != plan.parameters {
-        rows.push(("  of which an adapter's learn", plan.learning.to_string()));
+    if plan.trainable_parameters != plan.parameters {
+        rows.push(("  of which an adapter's learn", plan.trainable_parameters.to_string()));
     }
     rows.extend([
         ("episodes per update", plan.episodes.to_string()),
         ("tokens of prompts per update", about(plan.prompt_tokens)),
-        ("tokens of answers, at most", about(plan.answer_tokens)),
+        ("tokens of answers, at most", about(plan.response_tokens)),
     ]);
     // What servers have room for, and how long they take, is not known here.
     if plan.servers.is_none() {
@@ -196,7 +196,7 @@ fn dry_run(args: &TrainArgs, recipe: &Recipe, setting: &TrainEnv, out: &Output) 
             false => "there is not the memory for it; end other programs, or take a smaller model",
         });
     }
-    if !plan.whole {
+    if !plan.weights_available {
         out.warn("the model's numbers are not there yet: this is from its shape alone");
     }
     match &args.out {
@@ -211,17 +211,17 @@ fn room(plan: &ResourcePlan) -> Vec<(&'static str, String)> {
     let unknown = || "not tried".to_owned();
     let mut rows = vec![
         ("weights in training and sampling, gradients, optimiser", bytes(plan.state_bytes)),
-        ("cache per token in flight", bytes(plan.cached_bytes_per_token)),
-        ("kept per token in training", bytes(plan.remembered_bytes_per_token)),
+        ("cache per token in flight", bytes(plan.kv_bytes_per_token)),
+        ("kept per token in training", bytes(plan.activation_bytes_per_token)),
     ];
     let on_a_card = [
         ("set aside for training passes", plan.pass_bytes),
-        ("set aside for sampling steps and other programs", plan.aside_bytes),
-        ("left for the cache", plan.cache_bytes),
+        ("set aside for sampling steps and other programs", plan.reserved_bytes),
+        ("left for the cache", plan.kv_cache_bytes),
     ];
     rows.extend(plan.pass_tokens.map(|n| ("tokens per training pass", n.to_string())));
     rows.extend(on_a_card.into_iter().filter_map(|(what, n)| Some((what, bytes(n?)))));
-    let (used, free) = match plan.card {
+    let (used, free) = match plan.gpu {
         Some(_) => ("memory in use now, besides the card's", "memory free on the card"),
         None => ("memory in use now", "memory free"),
     };
@@ -229,7 +229,7 @@ fn room(plan: &ResourcePlan) -> Vec<(&'static str, String)> {
         (used, plan.resident_bytes.map_or_else(unknown, bytes)),
         (free, plan.free_bytes.map_or_else(unknown, bytes)),
         ("time per update", plan.seconds_per_update.map_or_else(unknown, |s| format!("about {s:.2} s"))),
-        ("time for all updates", plan.seconds.map_or_else(unknown, |s| format!("about {}", span(s)))),
+        ("time for all updates", plan.total_seconds.map_or_else(unknown, |s| format!("about {}", span(s)))),
     ]);
     rows
 }
@@ -255,7 +255,7 @@ pub(super) fn shell_word(path: &Path) -> String {
 }
 
 fn report(outcome: &TrainOutcome, dir: &Path, hosts: bool, out: &Output) -> anyhow::Result<()> {
-    let (Some(after), Some(blanked)) = (&outcome.after, &outcome.blanked) else { return Ok(()) };
+    let (Some(after), Some(blanked)) = (&outcome.after, &outcome.without_memory) else { return Ok(()) };
     let how = if after.exact { "expected over all that can happen" } else { "as played" };
     out.line(format!(
         "\n{}: {}, mean ± standard error over {} tasks, {how}",
@@ -337,7 +337,7 @@ fn report(outcome: &TrainOutcome, dir: &Path, hosts: bool, out: &Output) -> anyh
         last_model(dir)?.display()
     );
     if let Some((update, best)) = outcome.best.filter(|(update, _)| *update != outcome.updates) {
-        let better = dir.join(model(update));
+        let better = dir.join(checkpoint_path(update));
         closing += &format!("\nbest on the panel: {}, {} after {update} updates", better.display(), score(best));
     }
     out.line(styled(DIM, closing))?;

@@ -13,7 +13,7 @@ use mage_native::{Device, ModelDescription};
 use mage_remote::{Fingerprint, StatusLog, Timeouts, TinkerTrainer, VllmPool};
 use mage_train::{
     engines::SamplerOptions,
-    engines::remote::{check_addresses, describe, missing, pool_settings, tinker_settings},
+    engines::remote::{check_addresses, describe, pool_settings, tinker_settings, unsupported_features},
     longest_sequence,
     recipe::{EngineKind, Recipe},
 };
@@ -57,7 +57,7 @@ fn limited(run: Timeouts) -> Timeouts {
 }
 
 fn check_engines(app: &App, recipe: &Recipe, checks: &mut Checks<'_>) -> anyhow::Result<()> {
-    let unsupported = missing(recipe);
+    let unsupported = unsupported_features(recipe);
     let supported = if unsupported.is_empty() { Ok("all features".to_owned()) } else { Err(unsupported.join("; ")) };
     checks.record("backend supports the recipe", supported)?;
     let described = text(describe(recipe));

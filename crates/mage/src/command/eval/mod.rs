@@ -101,7 +101,7 @@ pub(crate) fn run_until(
     let prices = prices(&args.remote)?;
     let seed = Seed::new(args.seed);
     let panel = TaskSet::new(&population, split, env_info.seats, usize::try_from(args.tasks)?, seed)?;
-    let panel = panel.dealt(&*env_spec, seed)?;
+    let panel = panel.without_replacement(&*env_spec, seed)?;
     let setup = EvalSetup {
         env_spec,
         population,
@@ -268,7 +268,7 @@ struct Summary<'a> {
 /// Plays the panel with all seeds, or what is missing of it in the record file.
 fn play(entrant: &EvalPolicy, records: Option<&Path>, out: &Output) -> anyhow::Result<Results> {
     let mut all = Results::default();
-    let tasks = entrant.evaluations.first().map_or(0, |e| e.panel.tasks().len());
+    let tasks = entrant.evaluations.first().map_or(0, |e| e.task_set.tasks().len());
     let bar = out.progress((tasks * entrant.evaluations.len()) as u64, "playing");
     let mut store = records.map(TrajectoryStore::open).transpose()?;
     if let Some(store) = store.as_ref().filter(|s| s.repaired_bytes() > 0) {
@@ -276,7 +276,7 @@ fn play(entrant: &EvalPolicy, records: Option<&Path>, out: &Output) -> anyhow::R
     }
     for (seed, evaluation) in entrant.evaluations.iter().enumerate() {
         let mut numbers: HashMap<_, usize> =
-            evaluation.panel.tasks().iter().enumerate().map(|(i, t)| (evaluation.key(i, t), i)).collect();
+            evaluation.task_set.tasks().iter().enumerate().map(|(i, t)| (evaluation.key(i, t), i)).collect();
         // A task counts once, and only when it is finished.
         let mut each = |record: &Trajectory| {
             if record.error.is_some() {

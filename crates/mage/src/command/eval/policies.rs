@@ -13,7 +13,7 @@ use mage_env::{EnvSpec, Population, Seed};
 use mage_remote::{ApiKey, Endpoint, OpenAiClient, RemoteChat, RemoteEmbeddings, RequestLimits, TokenPrices};
 use mage_train::{
     TaskSet,
-    eval::{Agent, DecodingConfig, Evaluation, ModelAgent, run_settings},
+    eval::{Agent, DecodingConfig, Evaluation, ModelAgent, run_episode_config},
     recipe::Recipe,
     run_dir::RunDir,
 };
@@ -127,9 +127,9 @@ fn entrant(
         Ok(Arc::new(Evaluation {
             env_spec: Arc::clone(&setup.env_spec),
             prompts: Arc::clone(&setup.prompts),
-            settings: Arc::clone(&settings),
+            episode_config: Arc::clone(&settings),
             memories,
-            panel: setup.panel.clone(),
+            task_set: setup.panel.clone(),
             agent: source.agent.clone(),
             seed: Seed::new(args.seed.wrapping_add(i)),
             stop: Arc::clone(&setup.stop),
@@ -154,7 +154,7 @@ fn source(args: &EvalArgs, setup: &EvalSetup, name: &str, runtime: &Handle) -> a
         let params = drawn(&args.sampling, params, Thinking::Off).params;
         params.check().map_err(usage)?;
         let agent = ModelAgent::of_run(path, &recipe, params, args.place(), runtime.clone(), HERE)?;
-        let trained = run_settings(&recipe, &env_info, args.episodes);
+        let trained = run_episode_config(&recipe, &env_info, args.episodes);
         let turns =
             if recipe.play.max_turns > 0 && args.max_turns.is_none() { recipe.play.max_turns } else { setup.max_turns };
         let settings = EpisodeConfig { early_stop: args.early_stop, max_turns: turns, ..trained };

@@ -108,7 +108,7 @@ impl<'a> Report<'a> {
             env: &args.env,
             policy: evaluation.agent.name(),
             approach: entrant.approach.map(mage_core::PromptMethod::name),
-            memory: evaluation.settings.memory,
+            memory: evaluation.episode_config.memory,
             memory_scope: entrant.scope,
             embeddings: entrant.embeddings.as_deref(),
             split: args.selection.split(),
@@ -117,12 +117,12 @@ impl<'a> Report<'a> {
             tasks: args.tasks,
             seed: args.seed,
             seeds: args.seeds,
-            panel: evaluation.panel.hash(),
+            panel: evaluation.task_set.hash(),
             method: evaluation.method(),
             weights: evaluation.agent.id(),
-            settings: &evaluation.settings,
+            settings: &evaluation.episode_config,
             drawn: match &evaluation.agent {
-                Agent::Model(model) => Some(asked_for(args, model, &evaluation.settings)),
+                Agent::Model(model) => Some(asked_for(args, model, &evaluation.episode_config)),
                 _ => None,
             },
             summary: measure(&all),
@@ -338,7 +338,7 @@ fn short(hash: &Hash) -> String {
 /// affair.
 fn asked_for(args: &EvalArgs, model: &ModelAgent, settings: &EpisodeConfig) -> Value {
     let remote = args.remote.model.as_deref() == Some(&model.name);
-    let mut asked = json!(model.drawn);
+    let mut asked = json!(model.decoding);
     if let Some(params) = asked["params"].as_object_mut() {
         params.remove("seed");
         params.remove("max_tokens");
