@@ -94,7 +94,7 @@ fn a_shared_memory_is_the_same_after_an_interruption() {
         assert!(marks(&whole[11]) > marks(&whole[0]), "later tasks know of earlier ones");
         let parts = dir.path().join(format!("{}-parts", approach.name()));
         let error = start(25).run_into(&mut TrajectoryStore::open(&parts).unwrap(), |_| ()).unwrap_err();
-        assert!(error.to_string().contains("later ones would lack its memories"), "{error}");
+        assert!(error.to_string().contains("later tasks depend on its memory"), "{error}");
         let so_far = finished(&parts).len();
         assert!((1..12).contains(&so_far));
         start(10_000).run_into(&mut TrajectoryStore::open(&parts).unwrap(), |_| ()).unwrap();
@@ -118,7 +118,7 @@ fn tasks_with_memories_of_their_own_do_not_depend_on_company() {
         let mut store = TrajectoryStore::open(&twice).unwrap();
         let mut failures = 0;
         let first = start(25).run_into(&mut store, |r| failures += usize::from(r.error.is_some()));
-        assert!(first.is_ok() || first.unwrap_err().to_string().contains("tasks in a row failed"));
+        assert!(first.is_ok() || first.unwrap_err().to_string().contains("consecutive tasks failed"));
         assert!(failures > 0 && store.len() < 12);
         drop(store);
         start(10_000).run_into(&mut TrajectoryStore::open(&twice).unwrap(), |_| ()).unwrap();

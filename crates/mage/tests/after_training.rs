@@ -129,11 +129,11 @@ fn a_model_learns_from_transcripts_and_bad_ones_are_named() {
     assert!(loss(&events[0]) > 1.0 && loss(events.last().unwrap()) < 0.1, "{} {}", events[0], events.last().unwrap());
 
     for (lines, problem) in [
-        ("", "it is empty"),
+        ("", "the file is empty"),
         ("{\"messages\": [{\"role\": \"user\", \"content\": \"GO\"}]}", "line 1: no message is from the assistant"),
         (&format!("{}\nnonsense\n", line("GO", "END")), "line 2: expected"),
         (&line("GO", "hello").to_string(), "no word `hello`"),
-        (&line("GO ".repeat(300).trim_end(), "END").to_string(), "room for 256"),
+        (&line("GO ".repeat(300).trim_end(), "END").to_string(), "maximum sequence length is 256"),
         ("{\"messages\": [{\"role\": \"robot\", \"content\": \"GO\"}]}", "robot"),
     ] {
         let refused = learn(lines, "refused");
