@@ -189,8 +189,9 @@ pub(super) fn read_run(path: &Path, note: &mut dyn FnMut(String)) -> Result<Run>
     let mut table = Vec::new();
     if let Some(o) = &outcome {
         let episodes = o.after.as_ref().map_or(0, |j| j.score.len());
-        table
-            .extend((0..episodes).map(|n| [o.before.as_ref(), o.after.as_ref(), o.without_memory.as_ref()].map(|j| at(j, n))));
+        table.extend(
+            (0..episodes).map(|n| [o.before.as_ref(), o.after.as_ref(), o.without_memory.as_ref()].map(|j| at(j, n))),
+        );
         let ends = [(0, o.before.as_ref()), (updates, o.after.as_ref())];
         for (update, judgement) in ends {
             let last = judgement.and_then(|j| j.score.last());

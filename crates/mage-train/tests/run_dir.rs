@@ -3,7 +3,7 @@
 use mage_env::Registry;
 use mage_train::{
     recipe::Recipe,
-    run_dir::{RunDir, TrainProgress, checkpoints, checkpoint_path},
+    run_dir::{RunDir, TrainProgress, checkpoint_path, checkpoints},
 };
 use std::{cell::RefCell, fs, path::Path};
 

@@ -47,7 +47,8 @@ fn play(
         seed: Seed::new(seed),
         stop: Arc::default(),
     });
-    let numbers: HashMap<_, usize> = evaluation.task_set.tasks().iter().enumerate().map(|(i, t)| (t.hash(), i)).collect();
+    let numbers: HashMap<_, usize> =
+        evaluation.task_set.tasks().iter().enumerate().map(|(i, t)| (t.hash(), i)).collect();
     let mut all = Vec::new();
     evaluation
         .run(|record| {

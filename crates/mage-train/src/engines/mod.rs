@@ -82,10 +82,10 @@ pub struct SamplerOptions {
 /// A batch-invariant sampler for a model: a folder or a name on the Hub. An adapter is loaded with its base model.
 pub fn sampler(name: &str, options: SamplerOptions) -> Result<(Arc<dyn Sampler>, Arc<Renderer>)> {
     let model = Hub::from_env(false).open(name)?;
-    let renderer = model
-        .renderer()
-        .cloned()
-        .ok_or_else(|| Error::Recipe { location: name.to_owned(), problem: "the model has no tokenizer.json".to_owned() })?;
+    let renderer = model.renderer().cloned().ok_or_else(|| Error::Recipe {
+        location: name.to_owned(),
+        problem: "the model has no tokenizer.json".to_owned(),
+    })?;
     let engine_options = EngineOptions { threads: options.threads, batch_invariant: true, ..EngineOptions::default() };
     if let Some(reason) = model.gpu_unused_reason(options.device) {
         options.status_log.say(reason);

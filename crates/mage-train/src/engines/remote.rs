@@ -38,10 +38,7 @@ pub fn unsupported_features(recipe: &Recipe) -> Vec<String> {
         (recipe.model.path.is_empty(), "training a new model: set model.path to a model of the servers"),
         (engine.lora_rank == 0, "full-parameter training: set engine.lora_rank"),
         (alpha, "a custom LoRA alpha: set engine.lora_alpha = 32"),
-        (
-            engine.lora_targets.len() != Projection::ALL.len(),
-            "a selection of LoRA targets: remove engine.lora_targets",
-        ),
+        (engine.lora_targets.len() != Projection::ALL.len(), "a selection of LoRA targets: remove engine.lora_targets"),
         (recipe.play.mask_actions && !caps.masks, "action masks: set play.mask_actions = false"),
         (
             entropy && !caps.entropy,
@@ -49,10 +46,7 @@ pub fn unsupported_features(recipe: &Recipe) -> Vec<String> {
         ),
         (kl && !caps.kl.contains(&loss.kl_form), "a KL penalty: set loss.kl_play = 0 and loss.kl_reflect = 0"),
         (dual && !caps.dual_clip, "a dual clip: set loss.dual_clip = 0"),
-        (
-            cispo && !caps.cispo,
-            "CISPO with these clip ranges: set loss.objective = \"ppo\" or \"importance_sampling\"",
-        ),
+        (cispo && !caps.cispo, "CISPO with these clip ranges: set loss.objective = \"ppo\" or \"importance_sampling\""),
         (optim.max_grad_norm != 0.0 && !caps.grad_clipping, "gradient clipping: set optim.max_grad_norm = 0"),
         (
             filtered && logprobs != LogprobsMode::Raw,
@@ -268,7 +262,9 @@ mod tests {
     #[test]
     fn unsupported_features_are_refused_with_a_list() {
         let e = recipe(&[]).check().unwrap_err().to_string();
-        for key in ["model.path", "lora_rank", "mask_actions", "loss.entropy", "kl_reflect", "dual_clip", "max_grad_norm"] {
+        for key in
+            ["model.path", "lora_rank", "mask_actions", "loss.entropy", "kl_reflect", "dual_clip", "max_grad_norm"]
+        {
             assert!(e.contains(key), "{key}: {e}");
         }
         assert!(e.starts_with("engine.kind: tinker (jax) does not support"), "{e}");
@@ -344,18 +340,24 @@ mod tests {
         let filtered: Vec<&str> = supported.iter().copied().chain(["rollout.top_p=0.9"]).collect();
         assert!(unsupported_features(&recipe(&filtered))[0].contains("vllm.servers"));
         let pooled_sets: Vec<&str> = filtered.into_iter().chain(["vllm.servers=[\"http://127.0.0.1:1\"]"]).collect();
-        assert!(unsupported_features(&recipe(&pooled_sets)).is_empty(), "vLLM returns log-probabilities of the unmodified distribution");
+        assert!(
+            unsupported_features(&recipe(&pooled_sets)).is_empty(),
+            "vLLM returns log-probabilities of the unmodified distribution"
+        );
         // A backend that publishes full models cannot serve a pool.
         let full_models: Vec<&str> = pooled_sets.iter().copied().chain(["tinker.backend=fsdp"]).collect();
         assert!(unsupported_features(&recipe(&full_models)).iter().any(|m| m.contains("remove vllm.servers")));
         // The dual clip applies to PPO only.
         for objective in ["cispo", "importance_sampling"] {
             let set = format!("loss.objective={objective}");
-            let sets: Vec<&str> = supported.iter().copied().filter(|s| !s.contains("dual")).chain([set.as_str()]).collect();
+            let sets: Vec<&str> =
+                supported.iter().copied().filter(|s| !s.contains("dual")).chain([set.as_str()]).collect();
             recipe(&sets).check().unwrap();
-            let on_gpus: Vec<&str> =
-                sets.into_iter().chain(["tinker.backend=fsdp", "optim.max_grad_norm=1"]).collect();
-            assert_eq!(unsupported_features(&recipe(&on_gpus)).iter().any(|m| m.contains("CISPO")), objective == "cispo");
+            let on_gpus: Vec<&str> = sets.into_iter().chain(["tinker.backend=fsdp", "optim.max_grad_norm=1"]).collect();
+            assert_eq!(
+                unsupported_features(&recipe(&on_gpus)).iter().any(|m| m.contains("CISPO")),
+                objective == "cispo"
+            );
         }
     }
 }

@@ -115,7 +115,11 @@ impl Evaluation {
 
     /// Plays the tasks that the store has no result of and adds them; `on_trajectory` receives every addition. After an
     /// interruption, another call continues: finished tasks are not repeated, failed ones are retried.
-    pub fn run_into(self: &Arc<Self>, store: &mut TrajectoryStore, mut on_trajectory: impl FnMut(&Trajectory)) -> Result<()> {
+    pub fn run_into(
+        self: &Arc<Self>,
+        store: &mut TrajectoryStore,
+        mut on_trajectory: impl FnMut(&Trajectory),
+    ) -> Result<()> {
         let keys = || self.task_set.tasks().iter().enumerate().map(|(i, t)| (i, self.key(i, t)));
         let missing: Vec<usize> = keys().filter(|(_, key)| !store.contains(key)).map(|(i, _)| i).collect();
         if self.needs_replay() && missing.len() < self.task_set.tasks().len() {

@@ -126,7 +126,10 @@ fn weights_hash(dir: &Path) -> Result<String> {
         .collect();
     files.sort();
     if files.is_empty() {
-        return Err(Error::Run { path: dir.to_owned(), problem: "the folder has no weights (*.safetensors)".to_owned() });
+        return Err(Error::Run {
+            path: dir.to_owned(),
+            problem: "the folder has no weights (*.safetensors)".to_owned(),
+        });
     }
     let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0; 1 << 20];

@@ -74,7 +74,9 @@ impl Hub {
             cache: var("HF_HUB_CACHE").map(PathBuf::from).unwrap_or_else(|| home.join("hub")),
             endpoint: var("HF_ENDPOINT").unwrap_or_else(|| ENDPOINT.to_owned()),
             offline: var("HF_HUB_OFFLINE").is_some_and(truth),
-            metadata_timeout: var("HF_HUB_ETAG_TIMEOUT").and_then(|v| v.parse().ok()).map_or(METADATA_TIMEOUT, Duration::from_secs),
+            metadata_timeout: var("HF_HUB_ETAG_TIMEOUT")
+                .and_then(|v| v.parse().ok())
+                .map_or(METADATA_TIMEOUT, Duration::from_secs),
             progress,
         }
     }

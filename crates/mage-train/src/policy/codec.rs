@@ -3,8 +3,7 @@
 use crate::{Error, Result};
 use mage_core::{Completion, CompletionTokens, Finish, Message, Request, RequestBody, Role, prompt::PromptForm};
 use mage_engine::{
-    ActionSet, Allowed, FinishReason, ChatMessage, ChatRole, Renderer, Sample, SampleRequest,
-    SamplingParams, Thinking,
+    ActionSet, Allowed, ChatMessage, ChatRole, FinishReason, Renderer, Sample, SampleRequest, SamplingParams, Thinking,
 };
 use std::{
     collections::HashMap,

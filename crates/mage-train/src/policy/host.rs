@@ -37,8 +37,7 @@ impl PolicyHost {
             return Err(Error::Run { path: run.to_owned(), problem });
         }
         episode_config.episodes = episodes;
-        let options =
-            SamplerOptions { device, threads: recipe.engine.threads, status_log: env.status_log.clone() };
+        let options = SamplerOptions { device, threads: recipe.engine.threads, status_log: env.status_log.clone() };
         let (sampler, renderer) = engines::sampler(&last_model(run)?.to_string_lossy(), options)?;
         let rollout = Rollout {
             env_spec: Arc::clone(&env.env_spec),

@@ -49,12 +49,7 @@ impl Player {
     /// Plays a scripted agent as an expert to imitate, in either prompt form; with probability `epsilon`, an action is replaced
     /// by a random legal one. So is an action that the prompt form cannot express. With full prompts, the agent sees the
     /// compact observation.
-    pub fn expert(
-        episode_config: Arc<EpisodeConfig>,
-        agent: Box<dyn ScriptedAgent>,
-        epsilon: f64,
-        seed: Seed,
-    ) -> Self {
+    pub fn expert(episode_config: Arc<EpisodeConfig>, agent: Box<dyn ScriptedAgent>, epsilon: f64, seed: Seed) -> Self {
         Self::new(PlayerKind::Expert { agent, epsilon, rng: seed.rng() }, episode_config)
     }
 
@@ -176,7 +171,8 @@ impl CompactPrompt {
             return Err(Error::Player { problem: "the compact prompt is shorter than its memory slots" });
         }
         let blank = |slot: &&[&str]| slot.iter().all(|w| *w == "_");
-        let memory = words[..memory_len].chunks(episode_config.slot_words.max(1)).filter(|s| !blank(s)).map(|s| s.join(" "));
+        let memory =
+            words[..memory_len].chunks(episode_config.slot_words.max(1)).filter(|s| !blank(s)).map(|s| s.join(" "));
         Ok(CompactPrompt { memory: memory.collect(), observation: words[memory_len..].join(" ") })
     }
 }

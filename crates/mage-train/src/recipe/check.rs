@@ -55,7 +55,10 @@ impl Recipe {
             return wrong("warmstart.batch_size", "it must be at least 1, or set warmstart.steps = 0");
         }
         if self.play.form == PromptForm::Full && self.model.path.is_empty() {
-            return wrong("model.path", "play.form = \"full\" needs a pretrained model; set a checkpoint folder or a Hub name");
+            return wrong(
+                "model.path",
+                "play.form = \"full\" needs a pretrained model; set a checkpoint folder or a Hub name",
+            );
         }
         self.method.validate()?;
         self.penalty.validate()?;
@@ -91,9 +94,8 @@ impl Recipe {
         let (groups, group_size) = (self.rollout.groups, self.rollout.group_size);
         let meta_episodes = groups.checked_mul(group_size).filter(|n| *n <= MAX_META_EPISODES);
         let Some(meta_episodes) = meta_episodes else {
-            let problem = format!(
-                "{groups} groups of {group_size} exceed the {MAX_META_EPISODES} meta-episodes of an update"
-            );
+            let problem =
+                format!("{groups} groups of {group_size} exceed the {MAX_META_EPISODES} meta-episodes of an update");
             return wrong("rollout.groups", problem);
         };
         for (key, tasks) in [("eval.tasks", self.eval.tasks), ("eval.final_tasks", self.eval.final_tasks)] {

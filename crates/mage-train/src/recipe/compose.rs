@@ -53,8 +53,9 @@ impl Composer {
     /// Adds an override `a.b=c`. A value that is not valid TOML is a string.
     pub fn set(&mut self, setting: &str) -> Result<()> {
         let wrong = |problem: &str| Error::Recipe { location: setting.to_owned(), problem: problem.to_owned() };
-        let (key, text) =
-            setting.split_once('=').ok_or_else(|| wrong("an override has the form key=value, for example optim.updates=50"))?;
+        let (key, text) = setting
+            .split_once('=')
+            .ok_or_else(|| wrong("an override has the form key=value, for example optim.updates=50"))?;
         let (key, text) = (key.trim(), text.trim());
         if key.is_empty() || key.split('.').any(str::is_empty) {
             return Err(wrong("the key is empty; `mage recipe explain` lists all keys"));
@@ -80,8 +81,10 @@ impl Composer {
         }
         let text = toml::to_string(&self.table)
             .map_err(|e| Error::Recipe { location: "recipe".into(), problem: e.to_string() })?;
-        let recipe: Recipe = toml::from_str(&text)
-            .map_err(|e| Error::Recipe { location: "recipe".to_owned(), problem: e.to_string().trim_end().to_owned() })?;
+        let recipe: Recipe = toml::from_str(&text).map_err(|e| Error::Recipe {
+            location: "recipe".to_owned(),
+            problem: e.to_string().trim_end().to_owned(),
+        })?;
         recipe.check()?;
         Ok(recipe)
     }

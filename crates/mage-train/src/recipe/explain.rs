@@ -30,10 +30,8 @@ const METHOD: FieldDocs = &[
     ("memory", &["Whether prompts contain a memory of earlier episodes."]),
     (
         "credit.assignment",
-        &[
-            "Credit of a turn: `differential` (improvement over the previous episode), `cumulative`, `single` (its own \
-           episode only) or `final_only`.",
-        ],
+        &["Credit of a turn: `differential` (improvement over the previous episode), `cumulative`, `single` (its own \
+           episode only) or `final_only`."],
     ),
     ("credit.recursion", &["Recursion of returns over turns and episodes: `paper` (equation 7) or `released`."]),
     ("credit.gamma_step", &["Discount between turns of an episode."]),
@@ -48,11 +46,9 @@ const METHOD: FieldDocs = &[
     ),
     (
         "estimator",
-        &[
-            "Advantage estimator: { kind = \"return_to_go\" | \"gigpo\" | \"grpo\" | \"rloo\", scope = \"group\" | \
+        &["Advantage estimator: { kind = \"return_to_go\" | \"gigpo\" | \"grpo\" | \"rloo\", scope = \"group\" | \
            \"opponent\" | \"all\", ... }; gigpo also takes step_weight, norm (`mean`, `mean_std`), baseline (`transition`, \
-           `episode`, `meta_episode`, `episode_index`) and anchors (`global`, `local`).",
-        ],
+           `episode`, `meta_episode`, `episode_index`) and anchors (`global`, `local`)."],
     ),
 ];
 

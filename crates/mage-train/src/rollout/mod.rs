@@ -286,6 +286,8 @@ mod tests {
             rollout.run(&runtime, &jobs, Duration::from_millis(100), |text| stalls.push(text)).unwrap();
         assert!(trajectories[0].error.is_none());
         assert!(timing.environment >= Duration::from_millis(1200), "three episodes of at least one turn: {timing:?}");
-        assert!(stalls.iter().any(|t| t.starts_with("waiting for 1 of 1 meta-episodes: 1 in the environment for up to")));
+        assert!(
+            stalls.iter().any(|t| t.starts_with("waiting for 1 of 1 meta-episodes: 1 in the environment for up to"))
+        );
     }
 }

@@ -275,8 +275,11 @@ impl RunDir {
         }
         fs::create_dir_all(&staging).map_err(Error::io(&staging))?;
         save(&staging)?;
-        let progress =
-            TrainProgress { metrics_bytes: self.metrics.length, tensorboard_bytes: self.tensorboard.length, ..progress.clone() };
+        let progress = TrainProgress {
+            metrics_bytes: self.metrics.length,
+            tensorboard_bytes: self.tensorboard.length,
+            ..progress.clone()
+        };
         write_json(&staging.join("progress.json"), &progress)?;
         let mut hashes = BTreeMap::new();
         for file in files(&staging)? {
@@ -330,9 +333,7 @@ impl RunDir {
                 }
                 // Restarting silently would discard the training so far.
                 Err(e) if all.first() == Some(update) => {
-                    let problem = format!(
-                        "no checkpoint is complete ({e}); start a new run"
-                    );
+                    let problem = format!("no checkpoint is complete ({e}); start a new run");
                     return Err(Error::Run { path: self.path.clone(), problem });
                 }
                 Err(e) => damaged(format!("{e}; resuming from an earlier checkpoint")),
@@ -340,8 +341,7 @@ impl RunDir {
         }
         // The first checkpoint comes before the first line of metrics.
         if all.is_empty() && self.metrics.length > 0 {
-            let problem =
-                "the run has metrics but no checkpoint; restore its checkpoints, or start a new run";
+            let problem = "the run has metrics but no checkpoint; restore its checkpoints, or start a new run";
             return Err(Error::Run { path: self.path.clone(), problem: problem.to_owned() });
         }
         if found.as_ref().is_some_and(|(_, p)| self.metrics.length < p.metrics_bytes) {
@@ -393,7 +393,8 @@ pub fn weights_hash(run: &Path) -> Result<String> {
     let text = fs::read(&manifest).map_err(Error::io(&manifest))?;
     let hashes: BTreeMap<String, String> = serde_json::from_slice(&text)
         .map_err(|e| Error::Run { path: manifest, problem: format!("invalid JSON ({e})") })?;
-    let files = |weights_only: bool| hashes.iter().filter(move |(file, _)| !weights_only || file.ends_with(".safetensors"));
+    let files =
+        |weights_only: bool| hashes.iter().filter(move |(file, _)| !weights_only || file.ends_with(".safetensors"));
     // A server keeps the weights elsewhere: then all files of the checkpoint identify them.
     let all: Vec<_> = if files(true).next().is_some() { files(true).collect() } else { files(false).collect() };
     Ok(mage_env::Hash::of(&all).to_string())

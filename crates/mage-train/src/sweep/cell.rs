@@ -130,7 +130,10 @@ impl SweepCell {
             return Err(Error::Run { path: folder, problem });
         }
         fs::create_dir_all(&folder).map_err(Error::io(&folder))?;
-        run_dir::write_json(&folder.join(MANIFEST), &CellManifest { info: self.info.clone(), weights: self.weights(sweep) })
+        run_dir::write_json(
+            &folder.join(MANIFEST),
+            &CellManifest { info: self.info.clone(), weights: self.weights(sweep) },
+        )
     }
 }
 

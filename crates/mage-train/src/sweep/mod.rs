@@ -154,7 +154,9 @@ impl Sweep {
             }
             for method in &self.method {
                 match (&method.train, &method.prompt) {
-                    (Some(recipes), _) if !env.recipe.is_empty() => self.training_cells(env, method, recipes, &mut cells),
+                    (Some(recipes), _) if !env.recipe.is_empty() => {
+                        self.training_cells(env, method, recipes, &mut cells)
+                    }
                     (_, Some(prompt)) => self.prompt_cells(env, method, prompt, &mut cells),
                     _ => {}
                 }
@@ -185,16 +187,16 @@ impl Sweep {
                 };
                 let name = ablation.as_ref().map_or_else(|| method.name.clone(), |a| format!("{}-{a}", method.name));
                 let run = format!("{}/{}-{seed}", folder_name(&env.name), folder_name(&name));
-                cells.push(SweepCell {
-                    id: run.clone(),
-                    info: info(command),
-                    work: CellWork::Train { recipes, set },
-                });
+                cells.push(SweepCell { id: run.clone(), info: info(command), work: CellWork::Train { recipes, set } });
                 for task_set in &env.task_sets {
                     let mut command = self.eval_command(task_set, 1, self.seeds[0]);
                     command.extend(["--policy".to_owned(), format!("{run}/{RUN}")]);
                     let id = format!("{run}-on-{}", folder_name(task_set));
-                    cells.push(SweepCell { id, info: info(command), work: CellWork::Policy { trained_by: run.clone() } });
+                    cells.push(SweepCell {
+                        id,
+                        info: info(command),
+                        work: CellWork::Policy { trained_by: run.clone() },
+                    });
                 }
             }
         }
@@ -205,7 +207,11 @@ impl Sweep {
             let mut command = self.eval_command(task_set, self.seeds.len(), self.seeds[0]);
             command.extend(["--policy".to_owned(), agent.to_owned()]);
             let id = format!("{}/{}-on-{}", folder_name(&env.name), folder_name(agent), folder_name(task_set));
-            cells.push(SweepCell { id, info: self.eval_info(env, agent, "scripted", command), work: CellWork::Scripted });
+            cells.push(SweepCell {
+                id,
+                info: self.eval_info(env, agent, "scripted", command),
+                work: CellWork::Scripted,
+            });
         }
     }
 

@@ -59,11 +59,7 @@ pub(super) fn add_eval_metrics(metrics: &mut BTreeMap<String, f64>, result: &Eva
 
 impl Training {
     /// The metrics of an update. None depends on the clock.
-    pub(super) fn update_metrics(
-        &self,
-        trajectories: &[Trajectory],
-        reports: &OptimReports,
-    ) -> BTreeMap<String, f64> {
+    pub(super) fn update_metrics(&self, trajectories: &[Trajectory], reports: &OptimReports) -> BTreeMap<String, f64> {
         let mut metrics = BTreeMap::new();
         let mut add = |key: String, value: f64| _ = metrics.insert(key, value);
         let completed: Vec<&Trajectory> = trajectories.iter().filter(|t| t.error.is_none()).collect();

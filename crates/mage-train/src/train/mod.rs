@@ -207,12 +207,7 @@ impl Training {
         Ok(outcome)
     }
 
-    fn outcome(
-        &self,
-        started: Instant,
-        after: Option<EvalResult>,
-        without_memory: Option<EvalResult>,
-    ) -> TrainOutcome {
+    fn outcome(&self, started: Instant, after: Option<EvalResult>, without_memory: Option<EvalResult>) -> TrainOutcome {
         TrainOutcome {
             updates: self.progress.update,
             total_updates: self.recipe.optim.updates,
@@ -228,10 +223,8 @@ impl Training {
 
     /// Logs an event, unless it only reports progress, and passes it on.
     fn emit(&mut self, event: TrainEvent, on_event: &mut dyn FnMut(TrainEvent)) {
-        let progress_only = matches!(
-            event,
-            TrainEvent::Evaluating { .. } | TrainEvent::Warmstart { .. } | TrainEvent::Updated { .. }
-        );
+        let progress_only =
+            matches!(event, TrainEvent::Evaluating { .. } | TrainEvent::Warmstart { .. } | TrainEvent::Updated { .. });
         if !progress_only {
             self.run_dir.log(&serde_json::to_string(&event).unwrap_or_default());
         }
@@ -256,11 +249,7 @@ impl Training {
     }
 
     /// Evaluates on the final task set, with or without memory. `None` if a stop was requested.
-    fn final_evaluation(
-        &mut self,
-        memory: bool,
-        on_event: &mut dyn FnMut(TrainEvent),
-    ) -> Result<Option<EvalResult>> {
+    fn final_evaluation(&mut self, memory: bool, on_event: &mut dyn FnMut(TrainEvent)) -> Result<Option<EvalResult>> {
         let stop = Arc::clone(&self.stop);
         self.evaluate(self.recipe.eval.final_tasks, memory, &|| stop.load(Ordering::Relaxed) > 0, on_event)
     }
@@ -478,7 +467,8 @@ impl Training {
             for sample in samples {
                 let record = &trajectories[sample.trajectory].requests[sample.request];
                 let penalised = loss.kl.iter().any(|t| t.class.is_none_or(|c| c == token_class(record)));
-                let Some(tokens) = record.completion.tokens.as_ref().filter(|t| penalised && !t.response.is_empty()) else {
+                let Some(tokens) = record.completion.tokens.as_ref().filter(|t| penalised && !t.response.is_empty())
+                else {
                     continue;
                 };
                 let request = samples::mask_request(record, self.context.episode_config.play_tokens);
@@ -493,8 +483,8 @@ impl Training {
                 scores.spawn(async move { sampler.score(score).await.map(|s| (key, s.logprobs)) });
             }
             while let Some(joined) = scores.join_next().await {
-                let (key, logprobs) =
-                    joined.map_err(|e| Error::Stopped(format!("a scoring task of the reference policy failed: {e}")))??;
+                let (key, logprobs) = joined
+                    .map_err(|e| Error::Stopped(format!("a scoring task of the reference policy failed: {e}")))??;
                 logprobs_by_request.insert(key, logprobs);
             }
             Ok(logprobs_by_request)
@@ -545,12 +535,7 @@ impl Training {
     }
 
     /// Writes the trajectories of the first groups with their training samples.
-    fn write_trajectories(
-        &self,
-        update: u64,
-        trajectories: &[Trajectory],
-        samples: &[TrainingSample],
-    ) -> Result<()> {
+    fn write_trajectories(&self, update: u64, trajectories: &[Trajectory], samples: &[TrainingSample]) -> Result<()> {
         let groups = (self.recipe.rollout.groups as f64 * self.recipe.trajectories.fraction).ceil() as usize;
         let count = (groups * self.recipe.rollout.group_size).min(trajectories.len());
         let mut by_trajectory: Vec<Vec<serde_json::Value>> = vec![Vec::new(); count];

@@ -193,13 +193,7 @@ struct UpdateTrial {
 
 impl UpdateTrial {
     /// Times a rollout of `sample` meta-episodes and `passes` passes over as many. The first of two rounds is a warm-up.
-    fn run(
-        recipe: &Recipe,
-        env: &TrainEnv,
-        context: &mut TrainContext,
-        sample: usize,
-        passes: usize,
-    ) -> Result<Self> {
+    fn run(recipe: &Recipe, env: &TrainEnv, context: &mut TrainContext, sample: usize, passes: usize) -> Result<Self> {
         let runtime = crate::train::runtime(recipe.engine.threads)?;
         let seed = Seed::new(recipe.seed).child("plan");
         let seats = env.env_spec.info().seats;

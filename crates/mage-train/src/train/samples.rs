@@ -32,11 +32,7 @@ pub struct TrainingSample {
 }
 
 /// The samples of a batch of trajectories, ordered by group; each group has `group_size` of them.
-pub fn build_samples(
-    trajectories: &[Trajectory],
-    group_size: usize,
-    recipe: &Recipe,
-) -> Result<Vec<TrainingSample>> {
+pub fn build_samples(trajectories: &[Trajectory], group_size: usize, recipe: &Recipe) -> Result<Vec<TrainingSample>> {
     let reward_rule = recipe.reward.rule(&recipe.env.name)?;
     let mut opponents: HashMap<(Option<Hash>, u8), u32> = HashMap::new();
     let mut all: Vec<Transition> = Vec::new();

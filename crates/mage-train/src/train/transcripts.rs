@@ -61,7 +61,9 @@ impl Transcripts {
                     )));
                 }
                 if prompt.is_empty() {
-                    return Err(invalid("the first message is from the assistant; start with a user message".to_owned()));
+                    return Err(invalid(
+                        "the first message is from the assistant; start with a user message".to_owned(),
+                    ));
                 }
                 samples.push((prompt, response));
             }

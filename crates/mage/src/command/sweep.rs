@@ -226,7 +226,8 @@ fn dry_run(
                 let each = match recipe.play.form {
                     PromptForm::Compact => {
                         let setting = setting(app, &recipe)?;
-                        out.waiting("trying an update of each recipe", || ResourcePlan::new(&recipe, &setting))?.total_seconds
+                        out.waiting("trying an update of each recipe", || ResourcePlan::new(&recipe, &setting))?
+                            .total_seconds
                     }
                     PromptForm::Full => None,
                 };
