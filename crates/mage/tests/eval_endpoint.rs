@@ -414,7 +414,7 @@ fn what_cannot_work_is_said_before_anything_is_asked() {
     let output = command().args(args).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
     assert!(
-        stderr(&output).contains("8 tasks in a row failed") && stderr(&output).contains("404"),
+        stderr(&output).contains("8 consecutive tasks failed") && stderr(&output).contains("404"),
         "{}",
         text(&output)
     );

@@ -155,7 +155,7 @@ impl Sweep {
             for method in &self.method {
                 match (&method.train, &method.prompt) {
                     (Some(recipes), _) if !env.recipe.is_empty() => {
-                        self.training_cells(env, method, recipes, &mut cells)
+                        self.training_cells(env, method, recipes, &mut cells);
                     }
                     (_, Some(prompt)) => self.prompt_cells(env, method, prompt, &mut cells),
                     _ => {}
