@@ -1,11 +1,11 @@
-"""GPU time per kernel of a decode step or a training pass.
+"""Profiles the kernels of an inference step or a training pass on a GPU.
 
     cargo build --release -p mage-cuda --example speed
     python3 benches/gpu_profile.py target/release/examples/speed d,0.6B,64,128,128 t,0.6B,8,1024 a,4B,8192
 
-The jobs are those of the example `speed`. NVIDIA's `ncu` times every kernel in isolation; times are summed by kernel name over one
-decode step in the middle of the completions (`d`) or one pass (`t`, `a`). Isolated kernels do not overlap and run at another
-clock, so the sum differs from the time of a step. All cuBLASLt kernels are reported under one name.
+Jobs are those of the example `speed`. NVIDIA's `ncu` times each kernel alone; times are summed by kernel name over one step in the middle
+of decoding (`d`) or one pass (`t`, `a`). Alone, kernels neither overlap nor heat the GPU, so the sum differs from the time of a step or
+pass. cuBLASLt kernels, including helpers, are summed under one name.
 """
 
 import collections
@@ -17,10 +17,12 @@ import sys
 import tempfile
 
 NCU = "ncu --clock-control none --cache-control none --graph-profiling node --metrics gpu__time_duration.sum --print-units base --csv"
-CUBLASLT = ("nvjet", "gemm", "cublas", "cutlass", "splitK")
-# Enough kernels for two passes of every shape, including GEMM autotuning.
+CUBLAS_KERNELS = ("nvjet", "gemm", "cublas", "cutlass", "splitK")
+# Our own kernels whose names contain one of these.
+OWN_KERNELS = ("fused_gemm", "fused_gemm_split_k", "fused_gemm_swiglu")
+# Enough kernels for two passes of every shape, including GEMM tuning.
 MAX_KERNELS = 6000
-# Decode steps to profile; the first ones are warm-up.
+# Decoded tokens; the first ones warm up.
 STEPS = 6
 
 
@@ -33,15 +35,15 @@ def kernels(program, job, *options):
             sys.exit(f"{' '.join(command)} failed:\n{done.stdout}{log.read()}")
         for row in csv.DictReader(line for line in log if line.startswith('"')):
             name = row["Kernel Name"].split("(")[0]
-            cublaslt = any(part in name for part in CUBLASLT)
-            yield "cuBLASLt" if cublaslt else name, float(row["Metric Value"].replace(",", "")) / 1e3
+            is_cublas = name not in OWN_KERNELS and any(part in name for part in CUBLAS_KERNELS)
+            yield "cuBLASLt" if is_cublas else name, float(row["Metric Value"].replace(",", "")) / 1e3
 
 
-def last_interval(job, launches, end):
-    """Time and launch count by kernel name between the last two launches of the kernel `end`, including the last."""
-    ends = [i for i, (name, _) in enumerate(launches) if name == end]
+def between_last_two(job, launches, last_kernel):
+    """Time and count by kernel name, after the last but one launch of `last_kernel` up to the last."""
+    ends = [i for i, (name, _) in enumerate(launches) if name == last_kernel]
     if len(ends) < 2:
-        sys.exit(f"{job}: fewer than two launches of `{end}` among {len(launches)} kernels")
+        sys.exit(f"{job}: `{last_kernel}` occurs fewer than two times in {len(launches)} kernels")
     time, count = collections.Counter(), collections.Counter()
     for name, micros in launches[ends[-2] + 1 : ends[-1] + 1]:
         time[name] += micros
@@ -52,19 +54,19 @@ def last_interval(job, launches, end):
 def profile(program, job):
     kind, *rest = job.split(",")
     if kind == "d":
-        # The sampling kernel ends a decode step.
-        shape, sequences, prompt, new, *words = rest
+        # A step ends with sampling.
+        shape, sequences, prompt, new, *options = rest
         middle = str(int(prompt) + int(new) // 2 - STEPS // 2)
-        run = ",".join([kind, shape, sequences, middle, str(STEPS), *words])
-        return last_interval(job, list(kernels(program, run)), "sample_or_score")
-    # The embedding gradient ends a pass (not with adapters); MAX_KERNELS include at least two passes.
-    return last_interval(job, list(kernels(program, job, "-c", str(MAX_KERNELS))), "embedding_grad")
+        run = ",".join([kind, shape, sequences, middle, str(STEPS), *options])
+        return between_last_two(job, list(kernels(program, run)), "sample_or_score")
+    # A pass ends with the embedding gradient (except with LoRA); at least two passes fit into this many kernels.
+    return between_last_two(job, list(kernels(program, job, "-c", str(MAX_KERNELS))), "embedding_grad")
 
 
 if len(sys.argv) < 3 or not os.access(sys.argv[1], os.X_OK):
     sys.exit(__doc__)
 if shutil.which("ncu") is None:
-    sys.exit("ncu not found: install NVIDIA Nsight Compute (part of the CUDA toolkit) and add it to PATH")
+    sys.exit("ncu not found: install the CUDA toolkit (NVIDIA Nsight Compute) and add it to PATH")
 program = os.path.abspath(sys.argv[1])
 for job in sys.argv[2:]:
     time, count = profile(program, job)

@@ -1,10 +1,10 @@
-"""PyTorch on the shapes and jobs of `cargo run --release -p mage-cuda --example speed`.
+"""PyTorch counterpart of `cargo run --release -p mage-cuda --example speed`: the same shapes and jobs.
 
     python benches/peers/gpu_torch.py t,0.6B,8,1024 t,0.6B,8,1024,compile d,0.6B,64,128,128 d,0.6B,64,128,128,compile a,4B,8192
 
-`t` times forward and backward, `d` decoding with a CUDA graph, `a` a pass with gradient checkpointing and a fused AdamW step with
-fp32 master weights. Suffixes: `compile`; `eager` (decoding without a graph); `hf` (transformers' Qwen3 and `generate`, less the
-time of a single token, which is mostly prefill). Weights and tokens are random, in bf16; attention is torch's own.
+`t` measures forward and backward passes, `d` decoding with a CUDA graph, `a` a pass with recomputation and a fused AdamW step over fp32
+master weights. An option may follow: `compile`; `eager` decodes without a graph; `hf` uses transformers' Qwen3 and its `generate`, minus
+the time for a single token, which is mostly prefill. Weights and tokens are random, activations bf16; attention is torch's own.
 """
 
 import statistics
@@ -49,16 +49,16 @@ class Block(nn.Module):
     def forward(self, x, cosine, sine, cache=None):
         b, t, _ = x.shape
         q, k, v = F.linear(norm(x, self.norm1), self.qkv).view(b, t, -1, HEAD).split([self.heads, KV, KV], 2)
-        # Norm before transpose: the fastest variant for torch among those measured.
+        # Normalised before the transpose: the fastest variant for torch that was measured.
         q, k = norm(q, self.q_norm).transpose(1, 2), norm(k, self.k_norm).transpose(1, 2)
         q, k, v = rotate(q, cosine, sine), rotate(k, cosine, sine), v.transpose(1, 2)
         if cache is None:
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         else:
-            keys, values, position, seen = cache
+            keys, values, position, mask = cache
             keys.index_copy_(2, position, k)
             values.index_copy_(2, position, v)
-            y = F.scaled_dot_product_attention(q, keys, values, attn_mask=seen, enable_gqa=True)
+            y = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, enable_gqa=True)
         x = x + F.linear(y.transpose(1, 2).reshape(b, t, -1), self.out)
         gate, up = F.linear(norm(x, self.norm2), self.gate_up).chunk(2, -1)
         return x + F.linear(F.silu(gate) * up, self.down)
@@ -84,15 +84,15 @@ def rope_table(count):
     return angles.cos().bfloat16(), angles.sin().bfloat16()
 
 
-def timed(work, repeats=6, warm=3):
+def median_seconds(work, repeats=6, warmup=3):
     times = []
-    for _ in range(repeats + warm):
+    for _ in range(repeats + warmup):
         torch.cuda.synchronize()
         start = time.perf_counter()
         work()
         torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
-    return statistics.median(times[warm:])
+    return statistics.median(times[warmup:])
 
 
 def train(job, name, sequences, length, compiled):
@@ -108,66 +108,66 @@ def train(job, name, sequences, length, compiled):
         model.zero_grad(set_to_none=True)
         loss(tokens).backward()
 
-    seconds = timed(work)
+    seconds = median_seconds(work)
     report(job, f"{seconds * 1e3:.1f} ms, {sequences * length / seconds:.0f} tokens/s")
 
 
-def step(job, name, tokens):
+def adamw_step(job, name, tokens):
     model, sequences = Model(name), tokens // 1024
     ids, (cosine, sine) = torch.randint(VOCABULARY, (sequences, 1024), device="cuda"), rope_table(1024)
     targets = torch.randint(VOCABULARY, (tokens,), device="cuda")
     parameters = list(model.parameters())
-    masters = [nn.Parameter(p.detach().float()) for p in parameters]
-    optimiser = torch.optim.AdamW(masters, lr=1e-6, betas=(0.9, 0.95), weight_decay=0.01, fused=True)
+    master_weights = [nn.Parameter(p.detach().float()) for p in parameters]
+    optimizer = torch.optim.AdamW(master_weights, lr=1e-6, betas=(0.9, 0.95), weight_decay=0.01, fused=True)
 
     def work():
         F.cross_entropy(model(ids, cosine, sine, recompute=True).view(-1, VOCABULARY).float(), targets).backward()
-        for master, p in zip(masters, parameters):
+        for master, p in zip(master_weights, parameters):
             master.grad, p.grad = p.grad.float(), None
-        nn.utils.clip_grad_norm_(masters, 1.0, foreach=True)
-        optimiser.step()
-        for master, p in zip(masters, parameters):
+        nn.utils.clip_grad_norm_(master_weights, 1.0, foreach=True)
+        optimizer.step()
+        for master, p in zip(master_weights, parameters):
             master.grad = None
             p.data.copy_(master.data)
 
-    seconds = timed(work, repeats=4, warm=2)
+    seconds = median_seconds(work, repeats=4, warmup=2)
     report(job, f"{seconds * 1e3:.1f} ms, {tokens / seconds:.0f} tokens/s")
 
 
 @torch.no_grad()
-def decode(job, name, batch, prompt, new, how):
+def decode(job, name, batch, prompt, new, option):
     model, max_len = Model(name), prompt + new
     cosines, sines = rope_table(max_len)
-    caches = [[torch.randn(batch, KV, max_len, HEAD, device="cuda").bfloat16() for _ in range(2)] for _ in model.blocks]
+    kv_cache = [[torch.randn(batch, KV, max_len, HEAD, device="cuda").bfloat16() for _ in range(2)] for _ in model.blocks]
     token = torch.randint(VOCABULARY, (batch, 1), device="cuda")
     position, positions = torch.tensor([prompt], device="cuda"), torch.arange(max_len, device="cuda")
 
-    def once(token, position):
-        seen, x = (positions <= position)[None, None, None], F.embedding(token, model.embedding)
+    def decode_step(token, position):
+        mask, x = (positions <= position)[None, None, None], F.embedding(token, model.embedding)
         cosine, sine = cosines.index_select(0, position), sines.index_select(0, position)
-        for block, (keys, values) in zip(model.blocks, caches):
-            x = block(x, cosine, sine, (keys, values, position, seen))
+        for block, (keys, values) in zip(model.blocks, kv_cache):
+            x = block(x, cosine, sine, (keys, values, position, mask))
         return F.linear(norm(x, model.norm), model.embedding).argmax(-1)
 
     def eager():
         position.fill_(prompt)
         for _ in range(new):
-            token.copy_(once(token, position))
+            token.copy_(decode_step(token, position))
             position.add_(1).clamp_(max=max_len - 1)
 
-    if how == "eager":
-        seconds = timed(eager, repeats=2, warm=1) / new
-        return report(job, f"{seconds * 1e3:.3f} ms a step, {batch / seconds:.0f} tokens/s")
-    once = torch.compile(once, mode="max-autotune-no-cudagraphs") if how == "compile" else once
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
+    if option == "eager":
+        seconds = median_seconds(eager, repeats=2, warmup=1) / new
+        return report(job, f"{seconds * 1e3:.3f} ms per step, {batch / seconds:.0f} tokens/s")
+    decode_step = torch.compile(decode_step, mode="max-autotune-no-cudagraphs") if option == "compile" else decode_step
+    warmup_stream = torch.cuda.Stream()
+    warmup_stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(warmup_stream):
         for _ in range(3):
-            once(token, position)
-    torch.cuda.current_stream().wait_stream(side)
+            decode_step(token, position)
+    torch.cuda.current_stream().wait_stream(warmup_stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        token.copy_(once(token, position))
+        token.copy_(decode_step(token, position))
         position.add_(1).clamp_(max=max_len - 1)
 
     def work():
@@ -175,8 +175,8 @@ def decode(job, name, batch, prompt, new, how):
         for _ in range(new):
             graph.replay()
 
-    seconds = timed(work, repeats=3, warm=1) / new
-    report(job, f"{seconds * 1e3:.3f} ms a step, {batch / seconds:.0f} tokens/s")
+    seconds = median_seconds(work, repeats=3, warmup=1) / new
+    report(job, f"{seconds * 1e3:.3f} ms per step, {batch / seconds:.0f} tokens/s")
 
 
 def transformers_model(name):
@@ -196,7 +196,7 @@ def transformers_train(job, name, sequences, length):
         model.zero_grad(set_to_none=True)
         model(input_ids=tokens, labels=tokens).loss.backward()
 
-    seconds = timed(work)
+    seconds = median_seconds(work)
     report(job, f"{seconds * 1e3:.1f} ms, {sequences * length / seconds:.0f} tokens/s")
 
 
@@ -208,9 +208,9 @@ def transformers_decode(job, name, batch, prompt, new):
         mask = torch.ones_like(tokens)
         model.generate(input_ids=tokens, attention_mask=mask, max_new_tokens=count, min_new_tokens=count, do_sample=False)
 
-    first = timed(lambda: generate(1), repeats=2, warm=1)
-    seconds = (timed(lambda: generate(new), repeats=2, warm=1) - first) / (new - 1)
-    report(job, f"{seconds * 1e3:.3f} ms a step, {batch / seconds:.0f} tokens/s")
+    first = median_seconds(lambda: generate(1), repeats=2, warmup=1)
+    seconds = (median_seconds(lambda: generate(new), repeats=2, warmup=1) - first) / (new - 1)
+    report(job, f"{seconds * 1e3:.3f} ms per step, {batch / seconds:.0f} tokens/s")
 
 
 def report(job, text):
@@ -219,19 +219,19 @@ def report(job, text):
 
 for job in sys.argv[1:]:
     kind, name, *rest = job.split(",")
-    how = "" if rest[-1].isdigit() else rest.pop()
+    option = "" if rest[-1].isdigit() else rest.pop()
     sizes = [int(x) for x in rest]
     torch._dynamo.reset()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     try:
-        if how == "hf":
+        if option == "hf":
             {"t": transformers_train, "d": transformers_decode}[kind](job, name, *sizes)
         elif kind == "t":
-            train(job, name, *sizes, how == "compile")
+            train(job, name, *sizes, option == "compile")
         elif kind == "d":
-            decode(job, name, *sizes, how)
+            decode(job, name, *sizes, option)
         else:
-            step(job, name, *sizes)
+            adamw_step(job, name, *sizes)
     except torch.cuda.OutOfMemoryError as e:
         print(f"{job}: {e}", flush=True)

@@ -1,13 +1,12 @@
-"""Compares training and scoring on a card with torch, on the same weights.
+"""Compares training and scoring on a GPU with torch, on the same weights.
 
     cargo build --release -p mage-native --example cuda_case
     python3 conformance/cuda/run.py target/release/examples/cuda_case
 
-torch in fp32 is the truth; torch in bf16 says how far bf16 strays. Ours, also bf16, must stray no farther: in the
-log-probabilities of many tokens, in the logits of every token at some places (as a training pass and as the sampler see them),
-and in each tensor's gradient. How far is the root of the mean square over several batches, since in a single one luck decides
-between equals. Torch adds the rows' gradients up in bf16, as its own training does. Needs a card, torch and transformers
-(requirements.txt).
+torch in fp32 is the ground truth, and torch in bf16 shows the error of bf16. The error of this implementation, also in bf16, must not be
+larger: in the log-probabilities of many tokens, in the logits of every token after some prefixes (from a training pass and from the
+sampler), and in each tensor's gradient. Errors are root mean squares over several batches, because a single batch is too noisy. torch
+accumulates gradients over sequences in bf16, as in its own bf16 training. Needs a GPU, torch and transformers (requirements.txt).
 """
 
 import json
@@ -25,33 +24,33 @@ BATCHES = 8
 VOCABULARY = 3000
 
 if not torch.cuda.is_available():
-    print("*** SKIPPED: no CUDA card here, so nothing was compared ***")
+    print("*** SKIPPED: no CUDA GPU; nothing was compared ***")
     sys.exit(0)
 if len(sys.argv) != 2:
     sys.exit(__doc__)
 if not os.access(sys.argv[1], os.X_OK):
-    sys.exit(f"{sys.argv[1]} is not a program; cargo build --release -p mage-native --example cuda_case makes it")
+    sys.exit(f"{sys.argv[1]} is not executable; build it with `cargo build --release -p mage-native --example cuda_case`")
 
 torch.backends.cuda.matmul.allow_tf32 = False
 torch.backends.cudnn.allow_tf32 = False
 
 
-def passed(model, rows):
-    """Log-probabilities of every token but the first of each row, and the gradients of their mean, negated."""
+def forward_backward(model, sequences):
+    """Log-probabilities of every token but the first of each sequence, and the gradients of their negated mean."""
     model.zero_grad()
-    said = []
-    count = sum(len(r) - 1 for r in rows)
-    for row in rows:
-        ids = torch.tensor([row], device="cuda")
+    logprobs = []
+    count = sum(len(s) - 1 for s in sequences)
+    for sequence in sequences:
+        ids = torch.tensor([sequence], device="cuda")
         logits = model(ids).logits[0, :-1].float()
         chosen = logits.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
         (-chosen.sum() / count).backward()
-        said.append(chosen.detach())
-    return torch.cat(said), {n: p.grad.float().flatten().clone() for n, p in model.named_parameters()}
+        logprobs.append(chosen.detach())
+    return torch.cat(logprobs), {n: p.grad.float().flatten().clone() for n, p in model.named_parameters()}
 
 
-def following(model, prefixes):
-    """Of each prefix, what its end says of every token: logits whose mean is taken off, since that says nothing."""
+def next_token_logits(model, prefixes):
+    """Logits of the token after each prefix, minus their mean, which has no effect."""
     with torch.no_grad():
         return torch.cat([centred(model(torch.tensor([p], device="cuda")).logits[0, -1].float()) for p in prefixes])
 
@@ -64,32 +63,32 @@ def rms(x):
     return float(x.double().pow(2).mean().sqrt())
 
 
-def stray(name, ours, theirs):
-    """Prints one comparison; whether ours is no farther."""
-    print(f"  {name:<24} {ours:.5f}, torch's in bf16 {theirs:.5f}")
+def compare(name, ours, theirs):
+    """Prints one comparison and returns whether our error is no larger."""
+    print(f"  {name:<24} {ours:.5f}, torch in bf16 {theirs:.5f}")
     return ours <= theirs
 
 
-fine = True
+passed = True
 for name, shape in {
-    "heads of 128": dict(hidden_size=512, intermediate_size=1536, num_attention_heads=8, num_key_value_heads=2, head_dim=128),
-    "heads of 128, 8 to a key": dict(hidden_size=512, intermediate_size=1536, num_attention_heads=16, num_key_value_heads=2, head_dim=128),
-    "heads of 64": dict(hidden_size=256, intermediate_size=512, num_attention_heads=4, num_key_value_heads=4, head_dim=64),
-    "heads of 24": dict(hidden_size=192, intermediate_size=512, num_attention_heads=4, num_key_value_heads=2, head_dim=24),
-    "heads of 16": dict(hidden_size=128, intermediate_size=256, num_attention_heads=8, num_key_value_heads=4, head_dim=16),
+    "head_dim 128": dict(hidden_size=512, intermediate_size=1536, num_attention_heads=8, num_key_value_heads=2, head_dim=128),
+    "head_dim 128, 8 query heads per KV head": dict(hidden_size=512, intermediate_size=1536, num_attention_heads=16, num_key_value_heads=2, head_dim=128),
+    "head_dim 64": dict(hidden_size=256, intermediate_size=512, num_attention_heads=4, num_key_value_heads=4, head_dim=64),
+    "head_dim 24": dict(hidden_size=192, intermediate_size=512, num_attention_heads=4, num_key_value_heads=2, head_dim=24),
+    "head_dim 16": dict(hidden_size=128, intermediate_size=256, num_attention_heads=8, num_key_value_heads=4, head_dim=16),
 }.items():
     torch.manual_seed(0)
     config = Qwen3Config(vocab_size=VOCABULARY, num_hidden_layers=6, max_position_embeddings=2048, tie_word_embeddings=True, **shape)
     model = Qwen3ForCausalLM(config)
-    # Norms that have learnt something, and weights that are bf16 numbers: all three start from the same.
+    # Non-trivial norm weights, and weights representable in bf16, so that all three start from the same values.
     with torch.no_grad():
         for n, p in model.named_parameters():
             if n.endswith("norm.weight"):
                 p.copy_(1 + 0.2 * torch.randn_like(p))
             p.copy_(p.bfloat16().float())
-    row = lambda n: torch.randint(VOCABULARY, (n,)).tolist()
-    batches = [[row(n) for n in (700, 64, 65, 3, 257)] for _ in range(BATCHES)]
-    prefixes = [row(n) for n in (1, 16, 65, 100)]
+    random_tokens = lambda n: torch.randint(VOCABULARY, (n,)).tolist()
+    batches = [[random_tokens(n) for n in (700, 64, 65, 3, 257)] for _ in range(BATCHES)]
+    prefixes = [random_tokens(n) for n in (1, 16, 65, 100)]
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         with open(f"{folder}/case.json", "w") as f:
@@ -98,33 +97,33 @@ for name, shape in {
         ours = json.load(open(f"{folder}/out.json"))
         gradients = [load_file(f"{folder}/gradients-{i}.safetensors", device="cuda") for i in range(BATCHES)]
     model = model.cuda()
-    true_next = following(model, prefixes)
-    truths = [passed(model, rows) for rows in batches]
+    fp32_next = next_token_logits(model, prefixes)
+    fp32_runs = [forward_backward(model, batch) for batch in batches]
     model = model.bfloat16()
-    half_next = following(model, prefixes)
-    halves = [passed(model, rows) for rows in batches]
+    bf16_next = next_token_logits(model, prefixes)
+    bf16_runs = [forward_backward(model, batch) for batch in batches]
 
     print(f"{name}: errors")
     mine = torch.cat([torch.tensor(x, device="cuda") for x in ours["logprobs"]])
-    truth, half = (torch.cat([said for said, _ in runs]) for runs in (truths, halves))
-    fine &= stray("log-probabilities", rms(mine - truth), rms(half - truth))
-    for who in ("trainer", "sampler"):
-        mine = torch.cat([centred(torch.tensor(x, device="cuda")) for x in ours[f"by_{who}"]])
-        fine &= stray(f"logits, {who}", rms(mine - true_next), rms(half_next - true_next))
+    fp32, bf16 = (torch.cat([logprobs for logprobs, _ in runs]) for runs in (fp32_runs, bf16_runs))
+    passed &= compare("log-probabilities", rms(mine - fp32), rms(bf16 - fp32))
+    for source in ("trainer", "sampler"):
+        mine = torch.cat([centred(torch.tensor(x, device="cuda")) for x in ours[f"by_{source}"]])
+        passed &= compare(f"logits, {source}", rms(mine - fp32_next), rms(bf16_next - fp32_next))
     ratios = []
-    for n in truths[0][1]:
-        # Over all batches, relative to the gradients themselves.
-        size = math.sqrt(sum(float(t[n].double().pow(2).sum()) for _, t in truths))
-        a = math.sqrt(sum(float((g[n] - t[n]).double().pow(2).sum()) for g, (_, t) in zip(gradients, truths)))
-        b = math.sqrt(sum(float((h[n] - t[n]).double().pow(2).sum()) for (_, h), (_, t) in zip(halves, truths)))
+    for n in fp32_runs[0][1]:
+        # Over all batches, relative to the norm of the gradient.
+        size = math.sqrt(sum(float(t[n].double().pow(2).sum()) for _, t in fp32_runs))
+        a = math.sqrt(sum(float((g[n] - t[n]).double().pow(2).sum()) for g, (_, t) in zip(gradients, fp32_runs)))
+        b = math.sqrt(sum(float((h[n] - t[n]).double().pow(2).sum()) for (_, h), (_, t) in zip(bf16_runs, fp32_runs)))
         ratios.append((a / b, n, a / size, b / size))
     mean = [sum(r[i] for r in ratios) / len(ratios) for i in (2, 3)]
-    fine &= stray(f"{len(ratios)} gradients, mean", *mean)
+    passed &= compare(f"{len(ratios)} gradients, mean", *mean)
     worst = max(ratios)
-    fine &= stray("the worst of them", worst[2], worst[3])
-    print(f"    ({worst[1]}: {worst[0]:.2f} of torch's)", flush=True)
+    passed &= compare("worst of them", worst[2], worst[3])
+    print(f"    ({worst[1]}: {worst[0]:.2f} of torch's error)", flush=True)
     for ratio, n, a, b in sorted(ratios, reverse=True):
         if ratio > 1:
-            print(f"    farther than torch's: {n}, {a:.5f} against {b:.5f}")
-print("nowhere farther than torch's own bf16" if fine else "FARTHER than torch's own bf16, see above")
-sys.exit(not fine)
+            print(f"    larger than torch's: {n}, {a:.5f} against {b:.5f}")
+print("no error exceeds that of torch in bf16" if passed else "FAILED: errors exceed those of torch in bf16, see above")
+sys.exit(not passed)
