@@ -72,13 +72,13 @@ impl CudaModel {
     pub(crate) fn attention_forward(
         &self,
         s: &Stream,
-        way: AttentionKernel,
+        kernel: AttentionKernel,
         buffers: AttentionBuffers,
         (items, count): TileList,
     ) -> Result<()> {
         let AttentionBuffers { num_tokens, qk, qkv, out, logsumexp } = buffers;
         let (heads, kv, scale) = (self.shape.num_heads, self.shape.num_kv_heads, self.shape.softmax_scale());
-        match way {
+        match kernel {
             AttentionKernel::Tiled => s.launch(
                 self.kernels.common.flash_attention,
                 (count, heads, 1),
@@ -104,7 +104,7 @@ impl CudaModel {
     pub(crate) fn attention_backward(
         &self,
         s: &Stream,
-        way: AttentionKernel,
+        kernel: AttentionKernel,
         buffers: AttentionBuffers,
         grads: AttentionGrads,
         (queries, query_count): TileList,
@@ -121,7 +121,7 @@ impl CudaModel {
             0,
             args![out, dout, num_heads_total, heads, delta],
         )?;
-        match way {
+        match kernel {
             AttentionKernel::Tiled => {
                 let tile = self.shape.tile_bytes();
                 s.launch(

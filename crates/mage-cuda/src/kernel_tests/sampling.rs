@@ -7,8 +7,8 @@ use crate::token_trie::{DeviceTries, TokenTrie, tests::trie_words};
 
 /// Log-probability and entropy of a token among candidates.
 fn logprob_and_entropy(logits: &[f64], candidates: &[u32], token: u32) -> (f64, f64) {
-    let most = candidates.iter().map(|c| logits[*c as usize]).fold(f64::NEG_INFINITY, f64::max);
-    let sum = candidates.iter().map(|c| (logits[*c as usize] - most).exp()).sum::<f64>().ln() + most;
+    let max_logit = candidates.iter().map(|c| logits[*c as usize]).fold(f64::NEG_INFINITY, f64::max);
+    let sum = candidates.iter().map(|c| (logits[*c as usize] - max_logit).exp()).sum::<f64>().ln() + max_logit;
     let entropy = candidates.iter().map(|c| logits[*c as usize] - sum).map(|l| -l * l.exp()).sum();
     (logits[token as usize] - sum, entropy)
 }
@@ -97,8 +97,8 @@ fn scores_samples_and_gradients_match_plain_loops() {
 
 /// Weights of the filtered candidates at the query's temperature, ordered by token.
 fn filtered(row: &[f64], candidates: &[u32], query: &GpuLogitQuery<'_>) -> Vec<(u32, f64)> {
-    let most = candidates.iter().map(|c| row[*c as usize]).fold(f64::NEG_INFINITY, f64::max);
-    let weight = |c: u32| ((row[c as usize] - most) / f64::from(query.temperature)).exp();
+    let max_logit = candidates.iter().map(|c| row[*c as usize]).fold(f64::NEG_INFINITY, f64::max);
+    let weight = |c: u32| ((row[c as usize] - max_logit) / f64::from(query.temperature)).exp();
     let mut order: Vec<(u32, f64)> = candidates.iter().map(|c| (*c, weight(*c))).collect();
     order.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     if query.top_k > 0 {

@@ -50,13 +50,13 @@ impl ModelRunner {
         }
         let rows = bucket(num_sequences);
         self.reserve(weights, rows, rows)?;
-        let at = DecodeInputLayout::of(rows);
+        let offsets = DecodeInputLayout::of(rows);
         let p = &mut self.step_inputs;
         p.clear();
-        p.push_zeros(at.tables);
+        p.push_zeros(offsets.tables);
         p.push(step.block_tables.iter().copied());
         // Padding rows write to a spare block.
-        let padding_table = p.push([self.num_blocks as u32]) - at.tables;
+        let padding_table = p.push([self.num_blocks as u32]) - offsets.tables;
         for index in 0..rows {
             let (token, position, block, table_offset) = match step.sequences.get(index) {
                 Some(slice) => {
@@ -65,14 +65,14 @@ impl ModelRunner {
                 }
                 None => (0, 0, self.num_blocks as u32, padding_table),
             };
-            p.data[at.tokens + index] = token;
-            p.data[at.positions + index] = position as u32;
-            p.data[at.slots + index] = block * BLOCK_SIZE as u32 + (position % BLOCK_SIZE) as u32;
-            p.data[at.table_offsets + index] = table_offset as u32;
+            p.data[offsets.tokens + index] = token;
+            p.data[offsets.positions + index] = position as u32;
+            p.data[offsets.slots + index] = block * BLOCK_SIZE as u32 + (position % BLOCK_SIZE) as u32;
+            p.data[offsets.table_offsets + index] = table_offset as u32;
             let tile = [index, 1, table_offset, position + 1, 0].map(|x| x as u32);
-            p.data[at.tiles + index * TILE_WORDS..][..TILE_WORDS].copy_from_slice(&tile);
+            p.data[offsets.tiles + index * TILE_WORDS..][..TILE_WORDS].copy_from_slice(&tile);
             let query = step.queries.get(index).copied().unwrap_or(GpuLogitQuery::score(0, Some(&[0])));
-            p.set_query(at.queries, index, &query, self.tries.node_offset(index));
+            p.set_query(offsets.queries, index, &query, self.tries.node_offset(index));
         }
         if self.step_inputs.data.len() <= self.pinned_inputs.len() {
             self.pinned_inputs.upload(&self.stream, &self.step_inputs.data, &self.device_inputs)?;
@@ -90,9 +90,9 @@ impl ModelRunner {
             // Runs once without capture, so that all GEMMs are planned.
             self.cublas.tuning = !self.batch_invariant;
             let graph = self
-                .run(weights, rows, &at)
+                .run(weights, rows, &offsets)
                 .and_then(|()| self.stream.wait())
-                .and_then(|()| self.capture(weights, rows, &at));
+                .and_then(|()| self.capture(weights, rows, &offsets));
             self.cublas.tuning = false;
             let graph = graph?;
             if self.graphs.0.len() >= MAX_GRAPHS {
@@ -108,20 +108,20 @@ impl ModelRunner {
         Ok(())
     }
 
-    fn run(&mut self, weights: WeightsRef<'_>, rows: usize, at: &DecodeInputLayout) -> Result<()> {
+    fn run(&mut self, weights: WeightsRef<'_>, rows: usize, offsets: &DecodeInputLayout) -> Result<()> {
         let (num_decode, tiles) = if self.batch_invariant { (0, rows) } else { (rows, 0) };
         if self.use_fused_gemm(weights, rows) {
-            self.layers_fused(weights, rows, at)?;
+            self.layers_fused(weights, rows, offsets)?;
         } else {
-            self.layers(weights, rows, (num_decode, at), (at.tiles, tiles))?;
+            self.layers(weights, rows, (num_decode, offsets), (offsets.tiles, tiles))?;
         }
         // Results go directly to pinned host memory: a copy would only start after the last of them.
-        self.lm_head(weights, self.workspace.hidden.at(0), rows, at.queries, self.pinned_results.device_ptr())
+        self.lm_head(weights, self.workspace.hidden.at(0), rows, offsets.queries, self.pinned_results.device_ptr())
     }
 
-    fn capture(&mut self, weights: WeightsRef<'_>, rows: usize, at: &DecodeInputLayout) -> Result<CudaGraph> {
+    fn capture(&mut self, weights: WeightsRef<'_>, rows: usize, offsets: &DecodeInputLayout) -> Result<CudaGraph> {
         let capture = GraphCapture::new(&self.stream)?;
-        self.run(weights, rows, at)?;
+        self.run(weights, rows, offsets)?;
         capture.finish()
     }
 }

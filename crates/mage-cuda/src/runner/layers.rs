@@ -15,13 +15,13 @@ impl ModelRunner {
         &mut self,
         weights: WeightsRef<'_>,
         rows: usize,
-        (num_decode, at): (usize, &DecodeInputLayout),
+        (num_decode, offsets): (usize, &DecodeInputLayout),
         tiles: (usize, usize),
     ) -> Result<()> {
         let model = Arc::clone(&self.model);
         let (w, shape) = (weights.base, &model.shape);
         let hidden = self.workspace.hidden.at(0);
-        self.embed(weights, rows, at)?;
+        self.embed(weights, rows, offsets)?;
         for (layer, layout) in model.layout.layers.iter().enumerate() {
             let kv_cache = self.layer_kv_cache(layer);
             let norms = w.at(layout.qk_norm.start);
@@ -30,12 +30,12 @@ impl ModelRunner {
             model.rms_norm(s, hidden, w.at(layout.input_norm.start), rows, normed, 0)?;
             let lora = GpuLoraSegment::new(weights.adapter, &workspace.lora_a_out);
             model.linear(s, cublas, (w, lora), (layer, ProjectionGroup::Qkv), rows, normed, None, qkv)?;
-            self.attend_decode(num_decode, at, norms, kv_cache, false)?;
+            self.attend_decode(num_decode, offsets, norms, kv_cache, false)?;
             // Prefill: all keys must be in the KV cache before any query reads them.
             let ModelRunner { stream: s, cublas, workspace, device_inputs, .. } = self;
             let num_prefill = rows - num_decode;
             let (positions, slots) =
-                (device_inputs.at(at.positions + num_decode), device_inputs.at(at.slots + num_decode));
+                (device_inputs.at(offsets.positions + num_decode), device_inputs.at(offsets.slots + num_decode));
             let prefill_qkv = workspace.qkv.at(num_decode * shape.qkv_dim());
             let prefill_qk = workspace.qk.at(num_decode * shape.qk_dim());
             model.head_norm_rope(s, prefill_qkv, norms, positions, num_prefill, prefill_qk, 0, (slots, kv_cache))?;
@@ -47,7 +47,7 @@ impl ModelRunner {
                 args![
                     qk,
                     kv_cache,
-                    device_inputs.at(at.tables),
+                    device_inputs.at(offsets.tables),
                     device_inputs.at(tiles.0),
                     shape.num_heads,
                     shape.num_kv_heads,
@@ -81,11 +81,16 @@ impl ModelRunner {
     }
 
     /// Runs all layers over decoded tokens with four fused GEMMs and one attention kernel per layer.
-    pub(super) fn layers_fused(&mut self, weights: WeightsRef<'_>, rows: usize, at: &DecodeInputLayout) -> Result<()> {
+    pub(super) fn layers_fused(
+        &mut self,
+        weights: WeightsRef<'_>,
+        rows: usize,
+        offsets: &DecodeInputLayout,
+    ) -> Result<()> {
         let model = Arc::clone(&self.model);
         let (w, shape, layers) = (weights.base, &model.shape, &model.layout.layers);
         let d = shape.hidden_size;
-        self.embed(weights, rows, at)?;
+        self.embed(weights, rows, offsets)?;
         let (s, workspace) = (&self.stream, &self.workspace);
         let (hidden, normed, squares) = (workspace.hidden.at(0), workspace.normed.at(0), workspace.squares.at(0));
         let (qkv, attn_out, mlp_act) = (workspace.qkv.at(0), workspace.attn_out.at(0), workspace.mlp_act.at(0));
@@ -104,7 +109,7 @@ impl ModelRunner {
             let x = if layer == 0 { GemmInput { rows: normed, squares: 0 } } else { unnormed };
             // No prefetch: attention would evict the weights from the L2 cache.
             model.fused_gemm(s, dims(shape.qkv_dim(), d), x, gemm_weights(&layout.qkv_proj, None), qkv)?;
-            self.attend_decode(rows, at, w.at(layout.qk_norm.start), self.layer_kv_cache(layer), true)?;
+            self.attend_decode(rows, offsets, w.at(layout.qk_norm.start), self.layer_kv_cache(layer), true)?;
             let (out, gate_up) = (
                 gemm_weights(&layout.o_proj, Some(&layout.gate_up_proj)),
                 gemm_weights(&layout.gate_up_proj, Some(&layout.down_proj)),
@@ -125,10 +130,17 @@ impl ModelRunner {
         Ok(())
     }
 
-    fn embed(&mut self, weights: WeightsRef<'_>, rows: usize, at: &DecodeInputLayout) -> Result<()> {
+    fn embed(&mut self, weights: WeightsRef<'_>, rows: usize, offsets: &DecodeInputLayout) -> Result<()> {
         let (model, d) = (&self.model, self.model.shape.hidden_size);
         let table = weights.base.at(model.layout.embed_tokens.start);
-        model.gather_rows(&self.stream, table, self.device_inputs.at(at.tokens), rows, d, self.workspace.hidden.at(0))
+        model.gather_rows(
+            &self.stream,
+            table,
+            self.device_inputs.at(offsets.tokens),
+            rows,
+            d,
+            self.workspace.hidden.at(0),
+        )
     }
 
     /// Attention of the first `rows` tokens, which are decoded. With `overlap`, it may start before the previous kernel
@@ -136,7 +148,7 @@ impl ModelRunner {
     fn attend_decode(
         &self,
         rows: usize,
-        at: &DecodeInputLayout,
+        offsets: &DecodeInputLayout,
         norms: u64,
         kv_cache: u64,
         overlap: bool,
@@ -153,9 +165,9 @@ impl ModelRunner {
             model.rope_table.at(0),
             kv_cache,
             device_inputs.at(0),
-            at.tables,
-            at.table_offsets,
-            at.positions,
+            offsets.tables,
+            offsets.table_offsets,
+            offsets.positions,
             shape.num_heads,
             shape.num_kv_heads,
             shape.softmax_scale(),

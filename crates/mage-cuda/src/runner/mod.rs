@@ -282,8 +282,8 @@ impl ModelRunner {
 
     /// Whether the step's block tables and token lists fit into the input buffer of a graph step.
     fn fits_input_buffer(&self, step: &StepBatch<'_>) -> bool {
-        let table_offsets: usize = step.queries.iter().map(|a| a.candidates.list().len()).sum();
-        DecodeInputLayout::of(MAX_GRAPH_ROWS).tables + step.block_tables.len() + table_offsets + 64 <= MAX_INPUT_WORDS
+        let list_words: usize = step.queries.iter().map(|a| a.candidates.list().len()).sum();
+        DecodeInputLayout::of(MAX_GRAPH_ROWS).tables + step.block_tables.len() + list_words + 64 <= MAX_INPUT_WORDS
     }
 
     /// Address of one layer's part of the KV cache.
@@ -424,7 +424,7 @@ impl ModelRunner {
         for (i, query) in step.queries.iter().enumerate() {
             p.set_query(queries, i, query, self.tries.node_offset(i));
         }
-        let at = DecodeInputLayout { tokens, positions, slots, table_offsets, queries, tiles: tiles.0, tables };
+        let offsets = DecodeInputLayout { tokens, positions, slots, table_offsets, queries, tiles: tiles.0, tables };
         if self.device_inputs.len() < self.step_inputs.data.len() {
             self.graphs.clear();
             // The old buffer stays allocated until the new one is: captured graphs refer to it.
@@ -434,7 +434,7 @@ impl ModelRunner {
         self.device_inputs.upload(&self.stream, &self.step_inputs.data)?;
         let count = step.queries.len();
         self.reserve(w, rows, count)?;
-        self.layers(w, rows, (num_decode, &at), tiles)?;
+        self.layers(w, rows, (num_decode, &offsets), tiles)?;
         if count == 0 {
             return self.stream.wait();
         }

@@ -36,8 +36,8 @@ fn max_difference(first: &[GpuLogitResult], second: &[GpuLogitResult]) -> (f32, 
         assert_eq!(a.token, b.token);
         (a.logprob - b.logprob).abs().max((a.aux - b.aux).abs())
     });
-    let spread = |pick: fn(f32, f32) -> f32, initial: f32| first.iter().map(|a| a.logprob).fold(initial, pick);
-    (differences.fold(0.0, f32::max), spread(f32::max, f32::NEG_INFINITY) - spread(f32::min, f32::INFINITY))
+    let range = |pick: fn(f32, f32) -> f32, initial: f32| first.iter().map(|a| a.logprob).fold(initial, pick);
+    (differences.fold(0.0, f32::max), range(f32::max, f32::NEG_INFINITY) - range(f32::min, f32::INFINITY))
 }
 
 #[test]
@@ -95,8 +95,8 @@ fn large_decode_batches_agree_with_small_ones() {
         all
     };
     let large = results(num_sequences);
-    let (max_difference, spread) = max_difference(&results(50), &large);
-    assert!(max_difference < 0.05 && spread > 1.0, "difference {max_difference}, range {spread}");
+    let (max_difference, range) = max_difference(&results(50), &large);
+    assert!(max_difference < 0.05 && range > 1.0, "difference {max_difference}, range {range}");
     assert_eq!(large, results(num_sequences), "runs are deterministic");
 }
 
@@ -148,10 +148,10 @@ fn batches_beyond_the_logits_buffer_agree_with_small_ones() {
         results
     };
     let (small, large) = (results(250), results(num_sequences));
-    let (max_difference, spread) = max_difference(&small, &large);
+    let (max_difference, range) = max_difference(&small, &large);
     assert!(max_difference < 0.03, "small and large steps differ by {max_difference}");
     // The rows differ from each other by more than that.
-    assert!(spread > 1.0, "all results lie within {spread}");
+    assert!(range > 1.0, "all results lie within {range}");
 }
 
 #[test]

@@ -168,8 +168,8 @@ impl ModelTrainer {
     /// Bytes of a pass that do not depend on its number of tokens: logits in memory at a time, their gradient, and
     /// partial sums.
     pub fn fixed_bytes(shape: &ModelShape) -> usize {
-        let answers = size_of::<[f32; 4]>() + size_of::<[f32; 2]>();
-        workspace::logit_rows(shape) * (6 * shape.logits_stride() + answers) + 4 * workspace::partials(shape)
+        let row_stats_bytes = size_of::<[f32; 4]>() + size_of::<[f32; 2]>();
+        workspace::logit_rows(shape) * (6 * shape.logits_stride() + row_stats_bytes) + 4 * workspace::partials(shape)
     }
 
     /// Bytes of a pass per token, if each token predicts a target. `lora_rank` is the maximum size of an adapter's A
