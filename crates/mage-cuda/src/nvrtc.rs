@@ -35,7 +35,7 @@ pub const MAX_HEAD_DIM: usize = 128;
 /// Largest supported number of query heads per key/value head.
 pub const MAX_GROUP_SIZE: usize = 16;
 
-macro_rules! common {
+macro_rules! kernel_functions {
     ($(#[$doc:meta])* $kernel_set:ident: $($name:ident),* $(,)?) => {
         $(#[$doc])*
         #[derive(Clone, Copy)]
@@ -56,17 +56,17 @@ macro_rules! common {
     };
 }
 
-common!(
+kernel_functions!(
     /// GEMMs for decode batches with fused norm and activation.
     FusedGemmKernels: fused_gemm, fused_gemm_split_k, fused_gemm_swiglu,
 );
 
-common!(
+kernel_functions!(
     /// Warp-specialised flash attention.
     WarpSpecializedKernels: flash_attention_ws, flash_attention_ws_grad_kv, flash_attention_ws_grad_q,
 );
 
-common!(
+kernel_functions!(
     /// Kernels that every supported GPU has.
     CommonKernels:
     gather_rows,

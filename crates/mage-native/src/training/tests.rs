@@ -211,7 +211,7 @@ fn steps_with_non_finite_gradients_are_skipped_and_counted() {
     assert!(t.optim_step(&step).unwrap().skipped.is_some(), "an applied step resets the count");
     t.grads[bad] = f32::INFINITY;
     let e = t.optim_step(&step).unwrap_err().to_string();
-    assert!(e.contains("mlp.down_proj") && e.contains("inf in 2 updates in a row"), "{e}");
+    assert!(e.contains("mlp.down_proj") && e.contains("inf in 2 consecutive steps"), "{e}");
 }
 
 #[test]
