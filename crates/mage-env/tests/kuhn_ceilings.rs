@@ -123,7 +123,7 @@ fn two_methods_find_the_same_best_responses() {
         for seat in 0..2 {
             let on_tree = best_response(&Kuhn, &tree, seat, &table).unwrap();
             let bayes = BayesAdaptiveSolver::new(&Kuhn, seat, Deal::Fresh, &[stationary("x", 1.0, table)], 1).unwrap();
-            close(bayes.best_responses()[0], on_tree.value, 12);
+            close(bayes.best_response_values()[0], on_tree.value, 12);
             // And the policy earns what it promises.
             let mut seats: Vec<Arc<dyn Opponent<Kuhn>>> = vec![Arc::new(table), Arc::new(table)];
             seats[usize::from(seat)] = Arc::new(on_tree.policy);
@@ -509,9 +509,9 @@ fn impossible_and_wrong_questions_are_told_apart() {
     assert_eq!(bayes.best_action(&prior, 1, ScoreObjective::Sum, &["K", "Kpb"]).unwrap(), None);
     assert!(bayes.best_action(&prior, 1, ScoreObjective::Sum, &["Q", "Qpb"]).unwrap().is_some());
     let error = |r: mage_env::Result<Option<Vec<f64>>>| r.unwrap_err().to_string();
-    assert!(error(bayes.update(&prior, &["Q", "Qbb/Q"])).contains("`Qbb/Q` is not an end as seat 0 sees it"));
+    assert!(error(bayes.update(&prior, &["Q", "Qbb/Q"])).contains("`Qbb/Q` is not a terminal observation of seat 0"));
     assert!(error(bayes.update(&[0.4], &["Q", "Qbb/J"])).contains("1 probabilities"));
-    assert!(error(bayes.update(&prior, &[])).contains("nothing seen"));
+    assert!(error(bayes.update(&prior, &[])).contains("no observations"));
     assert!(
         bayes.best_action(&prior, 3, ScoreObjective::Sum, &["Q"]).unwrap_err().to_string().contains("3 episodes left")
     );

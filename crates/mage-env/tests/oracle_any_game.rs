@@ -92,7 +92,7 @@ fn best_responses_equal_those_on_the_tree() {
     let game = Nim { pile: 9, remembers: true };
     let tree = HistoryTree::new(&game).unwrap();
     for seat in 0..2 {
-        let ours = solve(false, seat, 1).best_responses();
+        let ours = solve(false, seat, 1).best_response_values();
         for (value, opponent) in ours.iter().zip(opponents()) {
             let on_tree = best_response(&game, &tree, seat, opponent.as_ref()).unwrap().value;
             assert!((value - on_tree).abs() < 1e-12, "{value} is not {on_tree}");
@@ -123,7 +123,7 @@ fn questions_are_answered_along_a_game() {
     let next = format!("{} 0 {:?}", 9 - first - 2, [first, 2]);
     assert!(bayes.best_action(&belief, 2, ScoreObjective::Sum, &[start, &next]).unwrap().is_some());
     let unfinished = bayes.likelihood(&[start, &next]).unwrap_err().to_string();
-    assert!(unfinished.contains("is not an end"), "{unfinished}");
+    assert!(unfinished.contains("is not a terminal observation"), "{unfinished}");
     // Three, two, three, one: the second opponent would have done so, and the random one in three times a third.
     let seen = [start, "4 0 [3, 2]", "0 0 [3, 2, 3, 1]"];
     let likelihood = bayes.likelihood(&seen).unwrap();
@@ -137,5 +137,5 @@ fn own_actions_must_be_visible() {
     let bayes = solve(false, 0, 2);
     let error =
         bayes.best_action(&bayes.prior(), 1, ScoreObjective::Sum, &["9 0 []", "5 0 []"]).unwrap_err().to_string();
-    assert!(error.contains("does not tell the agent's own action"), "{error}");
+    assert!(error.contains("does not reveal the agent's own action"), "{error}");
 }

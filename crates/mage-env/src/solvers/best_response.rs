@@ -84,7 +84,7 @@ fn edge_probabilities<G: Game>(
         CurrentPlayer::Chance => Ok(node.edges.iter().map(|e| e.chance.unwrap_or(0.0)).collect()),
         CurrentPlayer::Player(p) if Some(p) == free => Ok(vec![1.0; node.edges.len()]),
         CurrentPlayer::Player(p) => {
-            let policy = players.policy(game, &node.state, p).ok_or_else(|| no_policy(game, &node.state, p))?;
+            let policy = players.policy(game, &node.state, p).ok_or_else(|| missing_policy(game, &node.state, p))?;
             let of = |a| policy.iter().find(|(b, _)| *b == a).map_or(0.0, |(_, p)| *p);
             Ok(node.edges.iter().map(|e| of(e.action)).collect())
         }
@@ -93,7 +93,7 @@ fn edge_probabilities<G: Game>(
 }
 
 /// What oracles say about an opponent that cannot state its probabilities.
-pub(in crate::solvers) fn no_policy<G: Game>(game: &G, s: &G::State, seat: u8) -> Error {
+pub(in crate::solvers) fn missing_policy<G: Game>(game: &G, s: &G::State, seat: u8) -> Error {
     Error::invalid(
         "oracle",
         format!(

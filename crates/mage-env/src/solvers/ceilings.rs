@@ -80,7 +80,7 @@ fn settled(values: &[f64], told: &[f64]) -> Vec<f64> {
 /// By opponent and phase, the mean over deals.
 fn best_responses(bayes: &BayesAdaptiveSolver) -> Vec<NamedValue> {
     let mut out: Vec<(f64, NamedValue)> = Vec::new();
-    for (t, value) in bayes.types().iter().zip(bayes.best_responses()) {
+    for (t, value) in bayes.hidden_types().iter().zip(bayes.best_response_values()) {
         let weight = bayes.deal_probability(t.deal);
         match out.last_mut() {
             Some((total, named)) if named.name == t.name => {

@@ -97,7 +97,7 @@ impl ScriptedAgentFactory for LearnerMaker {
             Aim::Learn(objective) => (bayes.prior(), Some(*objective)),
             Aim::Exploit(names) => {
                 let index = task.opponent.as_ref().and_then(|o| names.iter().position(|n| *n == o.name));
-                let told = index.and_then(|i| bayes.prior_given(i).ok());
+                let told = index.and_then(|i| bayes.prior_for_opponent(i).ok());
                 (told.unwrap_or_else(|| bayes.prior()), None)
             }
         };

@@ -1,43 +1,43 @@
-//! What is the best next action, all later episodes considered?
+//! Dynamic programming over beliefs.
 //!
-//! Dynamic programming over beliefs. Within an episode the agent's knowledge is a set of *particles* (hidden type, spot,
-//! weight) that all look the same to it; an action moves each of them, and what is seen next splits them into groups.
-//! At an end the weights by type are the new belief, which moves by the chain into the next episode.
+//! Within an episode, the agent's information is a group of weighted *particles* (hidden type, node) with the same
+//! observation. An action moves every particle; the next observation splits them into groups. At a terminal node the
+//! weights by type are the posterior, and the transition of hidden types turns it into the belief of the next episode.
 //!
-//! A value is not one number but an expected score for every type and every episode left, under the policy that is best
-//! for the belief. Both objectives, all ties and the curve by episode can be read off it, and what a policy earns from
-//! a different belief as well.
+//! The value of a belief is a table: the expected score for every type and every remaining episode, under the policy
+//! that is optimal for the belief. Both objectives, their tie-breaks and the curve by episode follow from it, and so
+//! does the score of that policy from a different belief (the table is a generalised alpha vector).
 //!
-//! Beliefs of later episodes are either all solved ([`Way::Exact`]) or, where there are too many, only where it pays
-//! ([`Way::Fenced`]); then a value comes with what nobody exceeds.
+//! Beliefs of later episodes are either all solved ([`SearchMode::Exact`]) or only where the gap matters
+//! ([`SearchMode::Bounded`]); the value then comes with an upper bound.
 
 use super::{
     super::ScoreCurve,
-    belief_key::{Cell, noise_free},
-    full_info_bound::{Hope, Told},
-    hidden_type::Hidden,
-    seat_view::{Leads, SeatView, SpotId},
-    value_bounds::{self, Fences},
+    belief_key::{BeliefKey, belief_key},
+    full_info_bound::{FullInfoBound, ObjectiveValues},
+    hidden_type::HiddenTypes,
+    seat_view::{NodeDistribution, NodeId, SeatView},
+    value_bounds::{self, ValueBounds},
 };
 use serde::{Deserialize, Serialize};
 use smallvec::{SmallVec, smallvec};
 use std::collections::HashMap;
 
-/// What a learner wants most.
+/// The objective of a learner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScoreObjective {
-    /// The best last episode; among equals, the larger sum.
+    /// Maximise the last episode, then the sum.
     Last,
-    /// The largest sum over episodes; among equals, the better last episode.
+    /// Maximise the sum over episodes, then the last episode.
     Sum,
 }
 
-/// Expected scores by type and episode, this episode first: `left` numbers for each type. A *joint* table is weighted
-/// by how likely each type is, so that its columns add up to expected scores; a *given* table is not.
-pub(super) type Table = SmallVec<[f64; 32]>;
+/// Expected scores by type and episode, current episode first: `left` values per type. A *joint* table is weighted by
+/// the probability of each type, so its columns sum to expected scores; a *conditional* table is not weighted.
+pub(super) type ScoreTable = SmallVec<[f64; 32]>;
 
-/// Expected scores by episode, of a joint table.
+/// Expected scores by episode of a joint table.
 pub(super) fn by_episode(joint: &[f64], left: u32) -> Vec<f64> {
     let mut out = vec![0.0; left as usize];
     for row in joint.chunks_exact(left as usize) {
@@ -47,7 +47,7 @@ pub(super) fn by_episode(joint: &[f64], left: u32) -> Vec<f64> {
 }
 
 impl ScoreObjective {
-    /// What counts first, of scores by episode.
+    /// The primary criterion.
     pub(super) fn of(self, by_episode: &[f64]) -> f64 {
         match self {
             ScoreObjective::Last => by_episode.last().copied().unwrap_or(0.0),
@@ -55,77 +55,77 @@ impl ScoreObjective {
         }
     }
 
-    fn rank(self, hope: Hope) -> Rank {
+    fn lex_value(self, values: ObjectiveValues) -> LexValue {
         match self {
-            ScoreObjective::Last => (hope.last, hope.sum),
-            ScoreObjective::Sum => (hope.sum, hope.last),
+            ScoreObjective::Last => (values.last, values.sum),
+            ScoreObjective::Sum => (values.sum, values.last),
         }
     }
 }
 
-/// What counts first, and what counts among equals.
-pub(super) type Rank = (f64, f64);
+/// A lexicographic value: the primary criterion, then the tie-break.
+pub(super) type LexValue = (f64, f64);
 
-/// The rank of a joint table.
-fn rank(objective: ScoreObjective, joint: &[f64], left: u32) -> Rank {
+/// Lexicographic value of a joint table.
+fn lex_value(objective: ScoreObjective, joint: &[f64], left: u32) -> LexValue {
     let left = left as usize;
     let last = joint.iter().skip(left - 1).step_by(left).sum();
-    objective.rank(Hope { last, sum: joint.iter().sum() })
+    objective.lex_value(ObjectiveValues { last, sum: joint.iter().sum() })
 }
 
-/// The rank of a given table, by type.
-pub(super) fn ranks(objective: ScoreObjective, given: &[f64], left: u32) -> Vec<Rank> {
-    given.chunks_exact(left as usize).map(|row| rank(objective, row, left)).collect()
+/// Lexicographic values of a conditional table, by type.
+pub(super) fn lex_values(objective: ScoreObjective, conditional: &[f64], left: u32) -> Vec<LexValue> {
+    conditional.chunks_exact(left as usize).map(|row| lex_value(objective, row, left)).collect()
 }
 
-/// Whether rank `a` is better than `b`, where differences within `tie` do not count.
-pub(super) fn better(a: Rank, b: Rank, tie: f64) -> bool {
+/// Whether `a` is better than `b`, ignoring differences up to `tie`.
+pub(super) fn lex_better(a: LexValue, b: LexValue, tie: f64) -> bool {
     a.0 > b.0 + tie || (a.0 >= b.0 - tie && a.1 > b.1 + tie)
 }
 
-/// Something that may be the case: this type, at this spot.
+/// A hypothesis: hidden type and node, with its weight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Particle {
     pub(super) hidden: u32,
-    pub(super) spot: SpotId,
+    pub(super) node: NodeId,
     pub(super) weight: f64,
 }
 
-/// The game as one seat sees it, and what it does not know.
-pub(super) struct Model {
+/// The partially observable decision process of one seat against hidden opponents.
+pub(super) struct AdaptationPomdp {
     pub(super) view: SeatView,
-    pub(super) hidden: Hidden,
-    told: Told,
+    pub(super) hidden: HiddenTypes,
+    full_info: FullInfoBound,
 }
 
-impl Model {
-    /// For up to so many episodes.
-    pub(super) fn new(view: SeatView, hidden: Hidden, episodes: u32) -> Self {
-        let told = Told::new(&view, &hidden);
-        let mut model = Model { view, hidden, told };
+impl AdaptationPomdp {
+    /// For up to `episodes` episodes.
+    pub(super) fn new(view: SeatView, hidden: HiddenTypes, episodes: u32) -> Self {
+        let full_info = FullInfoBound::new(&view, &hidden);
+        let mut model = AdaptationPomdp { view, hidden, full_info };
         let best = (0..model.hidden.types.len()).map(|t| model.best_response(t)).collect();
-        model.told.look_ahead(&model.hidden, best, episodes);
+        model.full_info.extend(&model.hidden, best, episodes);
         model
     }
 
-    /// What the best response to one type earns.
+    /// Score of the best response to one type.
     fn best_response(&self, of: usize) -> f64 {
         let certain: Vec<f64> = (0..self.hidden.types.len()).map(|t| f64::from(u8::from(t == of))).collect();
         self.one_episode(&certain).iter().sum()
     }
 
-    /// What someone who is told the type before every episode earns, by episode.
+    /// Score by episode of an agent that knows the type before every episode.
     pub(super) fn full_info(&self, episodes: u32) -> ScoreCurve {
-        ScoreCurve { by_episode: self.earned(self.best_responses(), episodes) }
+        ScoreCurve { by_episode: self.scores_by_episode(self.best_response_values(), episodes) }
     }
 
-    /// What someone who earns so much against each type earns, by episode.
-    pub(super) fn earned(&self, by_type: &[f64], episodes: u32) -> Vec<f64> {
+    /// Expected score by episode of a policy with these scores by type.
+    pub(super) fn scores_by_episode(&self, by_type: &[f64], episodes: u32) -> Vec<f64> {
         let mean = |m: &Vec<f64>| m.iter().zip(by_type).map(|(p, v)| p * v).sum();
         self.hidden.marginals(episodes).iter().map(mean).collect()
     }
 
-    /// What the best policy without memory believes at the start of every episode: the mean of what is true of them.
+    /// Belief of the best memoryless policy at the start of every episode: the mean marginal.
     pub(super) fn memoryless_belief(&self, episodes: u32) -> Vec<f64> {
         let mut mean = vec![0.0; self.hidden.types.len()];
         for m in &self.hidden.marginals(episodes) {
@@ -134,60 +134,61 @@ impl Model {
         mean
     }
 
-    /// What that policy earns against each type; the least there is against one that is never met.
-    pub(super) fn steady(&self, episodes: u32) -> Vec<f64> {
+    /// Score by type of the best memoryless policy. Types with zero belief get the minimum score.
+    pub(super) fn memoryless_scores(&self, episodes: u32) -> Vec<f64> {
         let belief = self.memoryless_belief(episodes);
-        given_each(self.one_episode(&belief), &belief, 1, self.view.least_score).to_vec()
+        condition_on_type(self.one_episode(&belief), &belief, 1, self.view.min_score).to_vec()
     }
 
-    /// What the best response to each type earns.
-    pub(super) fn best_responses(&self) -> &[f64] {
-        self.told.best()
+    /// Scores of the best responses, by type.
+    pub(super) fn best_response_values(&self) -> &[f64] {
+        self.full_info.best_response_values()
     }
 
-    /// What the best policy for one episode earns, by type and weighted by a belief.
-    pub(super) fn one_episode(&self, belief: &[f64]) -> Table {
-        let (mut memo, way) = (Memo::default(), Way::Exact { work_limit: u64::MAX });
-        let search = Search { model: self, objective: ScoreObjective::Sum, way, memo: &mut memo }.best_of(belief, 1);
-        search.expect("work is not limited here").joint
+    /// Joint score table of the best policy for a single episode.
+    pub(super) fn one_episode(&self, belief: &[f64]) -> ScoreTable {
+        let (mut memo, mode) = (ValueMemo::default(), SearchMode::Exact { work_limit: u64::MAX });
+        let search =
+            BeliefSearch { model: self, objective: ScoreObjective::Sum, mode, memo: &mut memo }.solve_belief(belief, 1);
+        search.expect("the work limit is infinite").joint
     }
 
-    /// The most that may come of some particles.
-    fn hope(&self, particles: &[Particle], left: u32) -> Hope {
-        let mut hope = Hope::default();
+    /// Upper bound of the value of some particles.
+    fn upper_bound(&self, particles: &[Particle], left: u32) -> ObjectiveValues {
+        let mut bound = ObjectiveValues::default();
         for p in particles {
             let strategy = self.hidden.types[p.hidden as usize].strategy;
-            hope.add(p.weight, self.told.at_spot(strategy, p.spot, p.hidden as usize, left));
+            bound.add(p.weight, self.full_info.at_node(strategy, p.node, p.hidden as usize, left));
         }
-        hope
+        bound
     }
 
-    fn sight(&self, p: &Particle) -> u32 {
-        self.view.spots[p.spot as usize].sight
+    fn observation(&self, p: &Particle) -> u32 {
+        self.view.nodes[p.node as usize].observation
     }
 
-    /// What may be the case at the agent's first decision (or end) of an episode, by what it sees.
-    pub(super) fn start(&self, belief: &[f64]) -> Vec<Particle> {
+    /// Particles at the agent's first decision (or terminal node) of an episode, sorted by observation.
+    pub(super) fn initial_particles(&self, belief: &[f64]) -> Vec<Particle> {
         let types = self.hidden.types.iter().enumerate().filter(|(i, _)| belief[*i] > 0.0);
-        self.gather(types.map(|(i, t)| (i as u32, belief[i], self.view.starts(t.strategy, t.deal))))
+        self.collect_particles(types.map(|(i, t)| (i as u32, belief[i], self.view.starts(t.strategy, t.deal))))
     }
 
-    /// What may be the case after an action, by what is seen then.
-    pub(super) fn after(&self, group: &[Particle], action: usize) -> Vec<Particle> {
-        self.gather(group.iter().map(|p| {
+    /// Particles after an action, sorted by observation.
+    pub(super) fn after_action(&self, group: &[Particle], action: usize) -> Vec<Particle> {
+        self.collect_particles(group.iter().map(|p| {
             let strategy = self.hidden.types[p.hidden as usize].strategy;
-            (p.hidden, p.weight, self.view.leads(strategy, p.spot, action))
+            (p.hidden, p.weight, self.view.transitions(strategy, p.node, action))
         }))
     }
 
-    fn gather<'a>(&self, from: impl Iterator<Item = (u32, f64, &'a Leads)>) -> Vec<Particle> {
+    fn collect_particles<'a>(&self, from: impl Iterator<Item = (u32, f64, &'a NodeDistribution)>) -> Vec<Particle> {
         let mut out: Vec<Particle> = Vec::new();
-        for (hidden, weight, leads) in from {
-            out.extend(leads.iter().map(|(spot, p)| Particle { hidden, spot: *spot, weight: weight * p }));
+        for (hidden, weight, transitions) in from {
+            out.extend(transitions.iter().map(|(node, p)| Particle { hidden, node: *node, weight: weight * p }));
         }
-        out.sort_unstable_by_key(|p| (self.sight(p), p.hidden, p.spot));
+        out.sort_unstable_by_key(|p| (self.observation(p), p.hidden, p.node));
         out.dedup_by(|later, kept| {
-            let same = later.hidden == kept.hidden && later.spot == kept.spot;
+            let same = later.hidden == kept.hidden && later.node == kept.node;
             if same {
                 kept.weight += later.weight;
             }
@@ -196,20 +197,23 @@ impl Model {
         out
     }
 
-    /// Groups of particles that look the same.
-    pub(super) fn groups<'a>(&'a self, particles: &'a mut [Particle]) -> impl Iterator<Item = &'a mut [Particle]> {
-        particles.chunk_by_mut(|a, b| self.sight(a) == self.sight(b))
+    /// Groups of particles with the same observation.
+    pub(super) fn observation_groups<'a>(
+        &'a self,
+        particles: &'a mut [Particle],
+    ) -> impl Iterator<Item = &'a mut [Particle]> {
+        particles.chunk_by_mut(|a, b| self.observation(a) == self.observation(b))
     }
 
-    /// The weight of each type.
-    pub(super) fn by_type(&self, group: &[Particle]) -> Vec<f64> {
+    /// Total weight of each type.
+    pub(super) fn type_weights(&self, group: &[Particle]) -> Vec<f64> {
         let mut out = vec![0.0; self.hidden.types.len()];
         group.iter().for_each(|p| out[p.hidden as usize] += p.weight);
         out
     }
 }
 
-/// Makes the weights add up to 1, and returns what they added up to.
+/// Normalises the weights and returns their sum.
 pub(super) fn normalise(group: &mut [Particle]) -> f64 {
     let total: f64 = group.iter().map(|p| p.weight).sum();
     if total > 0.0 {
@@ -218,271 +222,290 @@ pub(super) fn normalise(group: &mut [Particle]) -> f64 {
     total
 }
 
-/// Values found so far, for one objective.
+/// Memo of solved values for one objective.
 #[derive(Default)]
-pub(super) struct Memo {
-    /// By number of episodes left: given tables by belief, where all are solved.
-    solved: Vec<HashMap<Cell, Table>>,
-    /// By number of episodes left but one: what is known of all beliefs, where not all are solved.
-    fences: Vec<Fences>,
-    /// How many particles were moved, and numbers added up: a measure of the work done.
+pub(super) struct ValueMemo {
+    /// Conditional tables by episodes left and belief, in exact mode.
+    exact: Vec<HashMap<BeliefKey, ScoreTable>>,
+    /// Value bounds by episodes left minus one, in bounded mode.
+    bounds: Vec<ValueBounds>,
+    /// Work done, in particle moves.
     work: u64,
 }
 
-impl Memo {
-    /// For [`Way::Fenced`]: up to so many episodes, where somebody is known who earns `steady` against each type, whatever
-    /// the episode.
-    pub(super) fn fenced(model: &Model, objective: ScoreObjective, steady: &[f64], episodes: u32) -> Self {
-        let mut memo = Memo::default();
+impl ValueMemo {
+    /// For [`SearchMode::Bounded`]: bounds for up to `episodes` episodes. The first lower bound is a policy that scores
+    /// `memoryless_scores` by type in every episode.
+    pub(super) fn bounded(
+        model: &AdaptationPomdp,
+        objective: ScoreObjective,
+        memoryless_scores: &[f64],
+        episodes: u32,
+    ) -> Self {
+        let mut memo = ValueMemo::default();
         for left in 1..=episodes {
             let width = left as usize;
-            let mut given: Table = smallvec![0.0; steady.len() * width];
-            for (t, row) in given.chunks_exact_mut(width).enumerate() {
-                row[0] = steady[t];
-                for (to, p) in model.hidden.next_of(t).filter(|_| left > 1) {
-                    let later = memo.fences[width - 2].given(0);
+            let mut conditional: ScoreTable = smallvec![0.0; memoryless_scores.len() * width];
+            for (t, row) in conditional.chunks_exact_mut(width).enumerate() {
+                row[0] = memoryless_scores[t];
+                for (to, p) in model.hidden.transitions_from(t).filter(|_| left > 1) {
+                    let later = memo.bounds[width - 2].scores(0);
                     row[1..].iter_mut().zip(&later[to * (width - 1)..]).for_each(|(x, y)| *x += p * y);
                 }
             }
-            memo.fences.push(Fences::new(objective, &model.told, left, given));
+            memo.bounds.push(ValueBounds::new(objective, &model.full_info, left, conditional));
         }
         memo
     }
 
-    /// How many beliefs have a value.
-    pub(super) fn beliefs(&self) -> usize {
-        self.solved.iter().map(HashMap::len).sum::<usize>() + self.fences.iter().map(Fences::len).sum::<usize>()
+    /// Number of solved beliefs.
+    pub(super) fn num_beliefs(&self) -> usize {
+        self.exact.iter().map(HashMap::len).sum::<usize>()
+            + self.bounds.iter().map(ValueBounds::num_points).sum::<usize>()
     }
 }
 
-/// Adding up so many numbers takes about as long as moving a particle.
-const NUMBERS_PER_PARTICLE: usize = 8;
+/// This many float additions cost about as much as moving one particle.
+const FLOATS_PER_PARTICLE: usize = 8;
 
-/// An end this unlikely may leave a value a thousand times as uncertain.
-const SELDOM: f64 = 1e-3;
+/// A belief reached with less than this probability may have a gap larger by the inverse factor.
+const RARE_REACH: f64 = 1e-3;
 
-/// Too many beliefs for the work allowed.
+/// The work limit was reached.
 #[derive(Debug)]
-pub(super) struct TooMuch;
+pub(super) struct WorkLimitExceeded;
 
 /// Which beliefs of later episodes are solved.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Way {
-    /// All; or none, where that were more work than allowed.
+pub(super) enum SearchMode {
+    /// All beliefs.
     Exact {
-        /// The most work that may be done.
+        /// Work limit; beyond it the search fails.
         work_limit: u64,
     },
-    /// Those whose value is so uncertain, and that are reached so often, that it matters; as long as work is allowed.
-    Fenced {
-        /// How uncertain a value may be, for each episode left.
-        allowance: f64,
-        /// From when on nothing more is solved.
+    /// Beliefs whose gap, weighted by the probability of reaching them, exceeds the tolerance.
+    Bounded {
+        /// Tolerated gap per remaining episode.
+        tolerance: f64,
+        /// Work limit; beyond it no further belief is solved.
         work_limit: u64,
     },
 }
 
-impl Way {
-    /// Values closer than this are equal, and the next criterion decides.
+impl SearchMode {
+    /// Values within this difference count as equal; the tie-break decides.
     fn tie(self) -> f64 {
         match self {
-            Way::Exact { .. } => EXACT_TIE,
-            Way::Fenced { .. } => value_bounds::TIE,
+            SearchMode::Exact { .. } => EXACT_TIE,
+            SearchMode::Bounded { .. } => value_bounds::BOUND_TIE,
         }
     }
 }
 
-/// Where everything is exact, values closer than this are equal.
+/// Tie tolerance of exact values.
 pub(super) const EXACT_TIE: f64 = 1e-9;
 
-/// What a policy earns, and what none exceeds.
+/// Value of a policy and an upper bound of the optimum.
 #[derive(Clone)]
-pub(super) struct Value {
-    /// The policy's expected scores by type and episode, weighted.
-    pub(super) joint: Table,
-    /// What nobody exceeds, in what counts first. Only [`Way::Fenced`] keeps it apart from what the policy earns.
-    pub(super) most: f64,
+pub(super) struct PolicyValue {
+    /// The policy's joint score table.
+    pub(super) joint: ScoreTable,
+    /// Upper bound of the primary criterion. Maintained in [`SearchMode::Bounded`] only.
+    pub(super) upper: f64,
 }
 
-/// One search with its settings.
-pub(super) struct Search<'m> {
-    pub(super) model: &'m Model,
+/// A search with its settings.
+pub(super) struct BeliefSearch<'m> {
+    pub(super) model: &'m AdaptationPomdp,
     pub(super) objective: ScoreObjective,
-    pub(super) way: Way,
-    pub(super) memo: &'m mut Memo,
+    pub(super) mode: SearchMode,
+    pub(super) memo: &'m mut ValueMemo,
 }
 
-/// Values within one episode, by what may be the case; used where positions can be reached in several ways.
-type Episode = HashMap<Cell, Value>;
+/// Values within one episode by particle group; used where transpositions occur.
+type EpisodeMemo = HashMap<BeliefKey, PolicyValue>;
 
-impl Search<'_> {
-    /// The best policy from a belief with `left` episodes left.
-    pub(super) fn best_of(&mut self, belief: &[f64], left: u32) -> Result<Value, TooMuch> {
-        self.over_groups(self.model.start(belief), left, 1.0, &mut Episode::new())
+impl BeliefSearch<'_> {
+    /// Solves a belief with `left` episodes left.
+    pub(super) fn solve_belief(&mut self, belief: &[f64], left: u32) -> Result<PolicyValue, WorkLimitExceeded> {
+        self.expected_value(self.model.initial_particles(belief), left, 1.0, &mut EpisodeMemo::new())
     }
 
-    /// The best action for a group of particles that look the same and whose weights add up to 1.
-    pub(super) fn decide(&mut self, group: &[Particle], left: u32) -> Result<usize, TooMuch> {
-        Ok(self.best(group, left, 1.0, &mut Episode::new())?.0)
+    /// Index of the best action for a normalised group of particles with the same observation.
+    pub(super) fn best_action_index(&mut self, group: &[Particle], left: u32) -> Result<usize, WorkLimitExceeded> {
+        Ok(self.best_action(group, left, 1.0, &mut EpisodeMemo::new())?.0)
     }
 
-    /// Expected scores given each type, in the next episode and later, and what nobody exceeds. `reach` is how likely an
-    /// episode is to end so.
-    fn later(&mut self, belief: &[f64], left: u32, reach: f64) -> Result<(Table, f64), TooMuch> {
-        match self.way {
-            Way::Exact { .. } => Ok((self.solved(belief, left)?, 0.0)),
-            Way::Fenced { allowance, .. } => {
-                let fences = &self.memo.fences[left as usize - 1];
-                let (plan, rank) = fences.below(belief);
-                let most = fences.above(belief).max(rank.0);
-                let given = fences.given(plan).clone();
-                self.memo.work += (fences.size() / NUMBERS_PER_PARTICLE) as u64;
-                // A value can be no surer than those of the episodes that follow, so that these must be surer.
-                let allowed = allowance * f64::from(left);
-                let matters = most - rank.0 > allowed && (most - rank.0) * reach > allowed * SELDOM;
-                if !matters || fences.solved_for(belief).is_some_and(|for_allowance| for_allowance <= allowance) {
-                    return Ok((given, most));
+    /// Conditional score table of the later episodes, and an upper bound. `reach` is the probability of reaching this
+    /// belief.
+    fn next_episode_value(
+        &mut self,
+        belief: &[f64],
+        left: u32,
+        reach: f64,
+    ) -> Result<(ScoreTable, f64), WorkLimitExceeded> {
+        match self.mode {
+            SearchMode::Exact { .. } => Ok((self.solve_exact(belief, left)?, 0.0)),
+            SearchMode::Bounded { tolerance, .. } => {
+                let bounds = &self.memo.bounds[left as usize - 1];
+                let (alpha, lex_value) = bounds.lower(belief);
+                let upper = bounds.upper(belief).max(lex_value.0);
+                let conditional = bounds.scores(alpha).clone();
+                self.memo.work += (bounds.scan_cost() / FLOATS_PER_PARTICLE) as u64;
+                // The gap of a value is at least the sum of later gaps, so later episodes need a smaller tolerance.
+                let allowed = tolerance * f64::from(left);
+                let matters = upper - lex_value.0 > allowed && (upper - lex_value.0) * reach > allowed * RARE_REACH;
+                if !matters
+                    || bounds.solved_tolerance(belief).is_some_and(|solved_tolerance| solved_tolerance <= tolerance)
+                {
+                    return Ok((conditional, upper));
                 }
-                // What is begun when work runs out is left, and what was known before stands.
-                let Ok(found) = self.best_of(belief, left) else { return Ok((given, most)) };
-                let least = self.model.view.least_score;
-                let given = given_each(found.joint, belief, left, least);
-                let most = found.most.min(most);
-                self.memo.fences[left as usize - 1].add(belief, given.clone(), most, left, allowance);
+                // A search cut short by the work limit is discarded; the previous bounds stay valid.
+                let Ok(found) = self.solve_belief(belief, left) else { return Ok((conditional, upper)) };
+                let least = self.model.view.min_score;
+                let conditional = condition_on_type(found.joint, belief, left, least);
+                let upper = found.upper.min(upper);
+                self.memo.bounds[left as usize - 1].add_solved(belief, conditional.clone(), upper, left, tolerance);
                 if left > 1 {
-                    // Whoever has a plan for so many episodes has one for fewer.
-                    let shorter = given.chunks_exact(left as usize).flat_map(|row| &row[..left as usize - 1]);
-                    self.memo.fences[left as usize - 2].add_plan(shorter.copied().collect(), left - 1);
+                    // A policy for `left` episodes is also a policy for one episode fewer.
+                    let shorter = conditional.chunks_exact(left as usize).flat_map(|row| &row[..left as usize - 1]);
+                    self.memo.bounds[left as usize - 2].add_alpha(shorter.copied().collect(), left - 1);
                 }
-                Ok((given, most))
+                Ok((conditional, upper))
             }
         }
     }
 
-    fn solved(&mut self, belief: &[f64], left: u32) -> Result<Table, TooMuch> {
+    fn solve_exact(&mut self, belief: &[f64], left: u32) -> Result<ScoreTable, WorkLimitExceeded> {
         let level = left as usize;
-        if self.memo.solved.len() <= level {
-            self.memo.solved.resize_with(level + 1, HashMap::new);
+        if self.memo.exact.len() <= level {
+            self.memo.exact.resize_with(level + 1, HashMap::new);
         }
-        let cell = noise_free(belief.iter().copied());
-        if let Some(known) = self.memo.solved[level].get(&cell) {
+        let cell = belief_key(belief.iter().copied());
+        if let Some(known) = self.memo.exact[level].get(&cell) {
             return Ok(known.clone());
         }
-        let found = self.best_of(belief, left)?;
-        let given = given_each(found.joint, belief, left, 0.0);
-        self.memo.solved[level].insert(cell, given.clone());
-        Ok(given)
+        let found = self.solve_belief(belief, left)?;
+        let conditional = condition_on_type(found.joint, belief, left, 0.0);
+        self.memo.exact[level].insert(cell, conditional.clone());
+        Ok(conditional)
     }
 
-    fn over_groups(
+    fn expected_value(
         &mut self,
         mut all: Vec<Particle>,
         left: u32,
         reach: f64,
-        episode: &mut Episode,
-    ) -> Result<Value, TooMuch> {
+        episode: &mut EpisodeMemo,
+    ) -> Result<PolicyValue, WorkLimitExceeded> {
         let model = self.model;
-        let mut total = Value { joint: smallvec![0.0; model.hidden.types.len() * left as usize], most: 0.0 };
-        self.memo.work += (all.len() + total.joint.len() / NUMBERS_PER_PARTICLE) as u64;
-        let (Way::Exact { work_limit } | Way::Fenced { work_limit, .. }) = self.way;
+        let mut total = PolicyValue { joint: smallvec![0.0; model.hidden.types.len() * left as usize], upper: 0.0 };
+        self.memo.work += (all.len() + total.joint.len() / FLOATS_PER_PARTICLE) as u64;
+        let (SearchMode::Exact { work_limit } | SearchMode::Bounded { work_limit, .. }) = self.mode;
         if self.memo.work > work_limit {
-            return Err(TooMuch);
+            return Err(WorkLimitExceeded);
         }
-        for group in model.groups(&mut all) {
+        for group in model.observation_groups(&mut all) {
             let weight = normalise(group);
             if weight > 0.0 {
-                let value = self.of_group(group, left, reach * weight, episode)?;
+                let value = self.group_value(group, left, reach * weight, episode)?;
                 total.joint.iter_mut().zip(&value.joint).for_each(|(t, s)| *t += weight * s);
-                total.most += weight * value.most;
+                total.upper += weight * value.upper;
             }
         }
         Ok(total)
     }
 
-    fn of_group(&mut self, group: &[Particle], left: u32, reach: f64, episode: &mut Episode) -> Result<Value, TooMuch> {
+    fn group_value(
+        &mut self,
+        group: &[Particle],
+        left: u32,
+        reach: f64,
+        episode: &mut EpisodeMemo,
+    ) -> Result<PolicyValue, WorkLimitExceeded> {
         let model = self.model;
-        if model.view.sights[model.sight(&group[0]) as usize].over {
-            return self.at_end(group, left, reach);
+        if model.view.observations[model.observation(&group[0]) as usize].terminal {
+            return self.terminal_value(group, left, reach);
         }
-        if !model.view.transposes {
-            return Ok(self.best(group, left, reach, episode)?.1);
+        if !model.view.has_transpositions {
+            return Ok(self.best_action(group, left, reach, episode)?.1);
         }
         let key = group_key(group);
         if let Some(known) = episode.get(&key) {
             return Ok(known.clone());
         }
-        let value = self.best(group, left, reach, episode)?.1;
+        let value = self.best_action(group, left, reach, episode)?.1;
         episode.insert(key, value.clone());
         Ok(value)
     }
 
-    fn at_end(&mut self, group: &[Particle], left: u32, reach: f64) -> Result<Value, TooMuch> {
+    fn terminal_value(&mut self, group: &[Particle], left: u32, reach: f64) -> Result<PolicyValue, WorkLimitExceeded> {
         let model = self.model;
         let width = left as usize;
-        let mut joint: Table = smallvec![0.0; model.hidden.types.len() * width];
+        let mut joint: ScoreTable = smallvec![0.0; model.hidden.types.len() * width];
         let mut score = 0.0;
         for p in group {
-            let scored = p.weight * model.view.spots[p.spot as usize].score;
+            let scored = p.weight * model.view.nodes[p.node as usize].score;
             joint[p.hidden as usize * width] += scored;
             score += scored;
         }
         if left == 1 {
-            return Ok(Value { joint, most: score });
+            return Ok(PolicyValue { joint, upper: score });
         }
-        let believed = model.by_type(group);
-        let (given, most) = self.later(&model.hidden.forward(&believed), left - 1, reach)?;
+        let believed = model.type_weights(group);
+        let (conditional, upper) = self.next_episode_value(&model.hidden.predict(&believed), left - 1, reach)?;
         for (t, b) in believed.iter().enumerate().filter(|(_, b)| **b > 0.0) {
-            for (to, p) in model.hidden.next_of(t) {
-                let later = &given[to * (width - 1)..(to + 1) * (width - 1)];
+            for (to, p) in model.hidden.transitions_from(t) {
+                let later = &conditional[to * (width - 1)..(to + 1) * (width - 1)];
                 joint[t * width + 1..(t + 1) * width].iter_mut().zip(later).for_each(|(x, y)| *x += b * p * y);
             }
         }
         let now = if self.objective == ScoreObjective::Sum { score } else { 0.0 };
-        Ok(Value { joint, most: now + most })
+        Ok(PolicyValue { joint, upper: now + upper })
     }
 
-    fn best(
+    fn best_action(
         &mut self,
         group: &[Particle],
         left: u32,
         reach: f64,
-        episode: &mut Episode,
-    ) -> Result<(usize, Value), TooMuch> {
+        episode: &mut EpisodeMemo,
+    ) -> Result<(usize, PolicyValue), WorkLimitExceeded> {
         let model = self.model;
-        let tie = self.way.tie();
-        let actions = model.view.sights[model.sight(&group[0]) as usize].actions.len();
-        let mut best = (0, self.over_groups(model.after(group, 0), left, reach, episode)?);
-        let mut best_rank = rank(self.objective, &best.1.joint, left);
+        let tie = self.mode.tie();
+        let actions = model.view.observations[model.observation(&group[0]) as usize].actions.len();
+        let mut best = (0, self.expected_value(model.after_action(group, 0), left, reach, episode)?);
+        let mut best_value = lex_value(self.objective, &best.1.joint, left);
         for action in 1..actions {
-            let after = model.after(group, action);
-            let hope = self.objective.rank(model.hope(&after, left));
-            if !better(hope, best_rank, tie) {
-                best.1.most = best.1.most.max(hope.0);
+            let after = model.after_action(group, action);
+            let bound = self.objective.lex_value(model.upper_bound(&after, left));
+            if !lex_better(bound, best_value, tie) {
+                best.1.upper = best.1.upper.max(bound.0);
                 continue;
             }
-            let value = self.over_groups(after, left, reach, episode)?;
-            let most = best.1.most.max(value.most);
-            let new = rank(self.objective, &value.joint, left);
-            if better(new, best_rank, tie) {
-                (best, best_rank) = ((action, value), new);
+            let value = self.expected_value(after, left, reach, episode)?;
+            let upper = best.1.upper.max(value.upper);
+            let new = lex_value(self.objective, &value.joint, left);
+            if lex_better(new, best_value, tie) {
+                (best, best_value) = ((action, value), new);
             }
-            best.1.most = most;
+            best.1.upper = upper;
         }
         Ok(best)
     }
 }
 
-/// From a joint table to a given one: what is earned if a type that was held possible is the case, and `least` in every
-/// episode otherwise, which whoever did not expect it earns at least.
-fn given_each(mut joint: Table, belief: &[f64], left: u32, least: f64) -> Table {
+/// Turns a joint table into a conditional one: divides by the belief. Types with zero belief get `least`, the minimum
+/// score, in every episode: a valid lower bound of a policy that did not expect them.
+fn condition_on_type(mut joint: ScoreTable, belief: &[f64], left: u32, least: f64) -> ScoreTable {
     for (row, b) in joint.chunks_exact_mut(left as usize).zip(belief) {
         row.iter_mut().for_each(|x| *x = if *b > 0.0 { *x / b } else { least });
     }
     joint
 }
 
-/// What may be the case, as a key: equal particles with equal weights have equal values.
-pub(super) fn group_key(group: &[Particle]) -> Cell {
-    let ids = group.iter().map(|p| u64::from(p.hidden) << 32 | u64::from(p.spot));
-    ids.chain(noise_free(group.iter().map(|p| p.weight))).collect()
+/// Memo key of a particle group.
+pub(super) fn group_key(group: &[Particle]) -> BeliefKey {
+    let ids = group.iter().map(|p| u64::from(p.hidden) << 32 | u64::from(p.node));
+    ids.chain(belief_key(group.iter().map(|p| p.weight))).collect()
 }

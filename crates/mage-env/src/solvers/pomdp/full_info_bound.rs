@@ -1,96 +1,100 @@
-//! What is the most one could hope for?
+//! Full-information upper bound: the value of an agent that knows the hidden type, and within an episode also the
+//! state.
 //!
-//! Nobody does better than one who is told everything: the type, and within an episode the position too. What that one
-//! would earn is quickly known, and spares the search every action that could not be the best even so.
+//! The bound is cheap to compute and prunes actions that cannot be optimal.
 
 use super::{
-    hidden_type::Hidden,
-    seat_view::{SeatView, SpotId},
+    hidden_type::HiddenTypes,
+    seat_view::{NodeId, SeatView},
 };
 
-/// The last episode's score and the sum over episodes.
+/// Values of both objectives: the last episode's score and the sum over episodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Hope {
+pub(super) struct ObjectiveValues {
     pub(super) last: f64,
     pub(super) sum: f64,
 }
 
-impl Hope {
-    /// So much of another on top.
-    pub(super) fn add(&mut self, share: f64, of: Hope) {
-        self.last += share * of.last;
-        self.sum += share * of.sum;
+impl ObjectiveValues {
+    /// Adds `weight` times `values`.
+    pub(super) fn add(&mut self, weight: f64, values: ObjectiveValues) {
+        self.last += weight * values.last;
+        self.sum += weight * values.sum;
     }
 }
 
-/// What one who is told earns.
-pub(super) struct Told {
-    /// By strategy, by spot: in the rest of the episode.
-    here: Vec<Vec<f64>>,
-    /// By the number of episodes that follow, by type of the present one: in those.
-    later: Vec<Vec<Hope>>,
-    /// By type: in one episode, told the type alone.
-    best: Vec<f64>,
+/// Scores of an agent with full information.
+pub(super) struct FullInfoBound {
+    /// By strategy and node: the rest of the episode.
+    rest_of_episode: Vec<Vec<f64>>,
+    /// By number of later episodes and type of the current one: the later episodes.
+    later_episodes: Vec<Vec<ObjectiveValues>>,
+    /// By type: one episode, knowing the type only.
+    best_response_values: Vec<f64>,
 }
 
-impl Told {
-    /// Of one episode; [`look_ahead`](Told::look_ahead) adds others.
-    pub(super) fn new(view: &SeatView, hidden: &Hidden) -> Self {
+impl FullInfoBound {
+    /// For one episode; [`extend`](FullInfoBound::extend) adds others.
+    pub(super) fn new(view: &SeatView, hidden: &HiddenTypes) -> Self {
         let strategies = hidden.types.iter().map(|t| t.strategy + 1).max().unwrap_or(0);
-        let here = (0..strategies).map(|strategy| {
-            let mut known = vec![None; view.spots.len()];
-            (0..view.spots.len()).map(|spot| from_spot(view, strategy, spot as SpotId, &mut known)).collect()
+        let rest_of_episode = (0..strategies).map(|strategy| {
+            let mut memo = vec![None; view.nodes.len()];
+            (0..view.nodes.len()).map(|node| from_node(view, strategy, node as NodeId, &mut memo)).collect()
         });
-        let nothing = vec![Hope::default(); hidden.types.len()];
-        Told { here: here.collect(), later: vec![nothing], best: Vec::new() }
-    }
-
-    /// Up to so many episodes, where `best` is the best response to each type.
-    pub(super) fn look_ahead(&mut self, hidden: &Hidden, best: Vec<f64>, episodes: u32) {
-        self.best = best;
-        for left in 1..episodes {
-            let of_type = |t: usize| {
-                let mut hope = Hope::default();
-                hidden.next_of(t).for_each(|(to, p)| hope.add(p, self.at_start(to, left)));
-                hope
-            };
-            let row = (0..hidden.types.len()).map(of_type).collect();
-            self.later.push(row);
+        let nothing = vec![ObjectiveValues::default(); hidden.types.len()];
+        FullInfoBound {
+            rest_of_episode: rest_of_episode.collect(),
+            later_episodes: vec![nothing],
+            best_response_values: Vec::new(),
         }
     }
 
-    /// In one episode, by type.
-    pub(super) fn best(&self) -> &[f64] {
-        &self.best
+    /// Extends the bound to `episodes` episodes. `best_response_values` are the scores of the best responses, by type.
+    pub(super) fn extend(&mut self, hidden: &HiddenTypes, best_response_values: Vec<f64>, episodes: u32) {
+        self.best_response_values = best_response_values;
+        for left in 1..episodes {
+            let of_type = |t: usize| {
+                let mut bound = ObjectiveValues::default();
+                hidden.transitions_from(t).for_each(|(to, p)| bound.add(p, self.at_start(to, left)));
+                bound
+            };
+            let row = (0..hidden.types.len()).map(of_type).collect();
+            self.later_episodes.push(row);
+        }
     }
 
-    /// With `left` episodes left, this one included, and none of it played.
-    pub(super) fn at_start(&self, of: usize, left: u32) -> Hope {
-        self.with(self.best[of], of, left)
+    /// Scores of the best responses, by type.
+    pub(super) fn best_response_values(&self) -> &[f64] {
+        &self.best_response_values
     }
 
-    /// With `left` episodes left, and this one come to a spot.
-    pub(super) fn at_spot(&self, strategy: usize, spot: SpotId, of: usize, left: u32) -> Hope {
-        self.with(self.here[strategy][spot as usize], of, left)
+    /// At the start of an episode, with `left` episodes left including it.
+    pub(super) fn at_start(&self, hidden_type: usize, left: u32) -> ObjectiveValues {
+        self.with_later(self.best_response_values[hidden_type], hidden_type, left)
     }
 
-    fn with(&self, here: f64, of: usize, left: u32) -> Hope {
-        let later = self.later[left as usize - 1][of];
-        Hope { last: if left == 1 { here } else { later.last }, sum: here + later.sum }
+    /// At a node of an episode, with `left` episodes left including it.
+    pub(super) fn at_node(&self, strategy: usize, node: NodeId, hidden_type: usize, left: u32) -> ObjectiveValues {
+        self.with_later(self.rest_of_episode[strategy][node as usize], hidden_type, left)
+    }
+
+    fn with_later(&self, current: f64, hidden_type: usize, left: u32) -> ObjectiveValues {
+        let later = self.later_episodes[left as usize - 1][hidden_type];
+        ObjectiveValues { last: if left == 1 { current } else { later.last }, sum: current + later.sum }
     }
 }
 
-fn from_spot(view: &SeatView, strategy: usize, spot: SpotId, known: &mut [Option<f64>]) -> f64 {
-    if let Some(value) = known[spot as usize] {
+fn from_node(view: &SeatView, strategy: usize, node: NodeId, memo: &mut [Option<f64>]) -> f64 {
+    if let Some(value) = memo[node as usize] {
         return value;
     }
-    let here = &view.spots[spot as usize];
-    let actions = view.sights[here.sight as usize].actions.len();
+    let here = &view.nodes[node as usize];
+    let actions = view.observations[here.observation as usize].actions.len();
     let mut best = if actions == 0 { here.score } else { f64::NEG_INFINITY };
     for action in 0..actions {
-        let leads = view.leads(strategy, spot, action);
-        best = best.max(leads.iter().map(|(to, p)| p * from_spot(view, strategy, *to, known)).sum());
+        let transitions = view.transitions(strategy, node, action);
+        best = best.max(transitions.iter().map(|(to, p)| p * from_node(view, strategy, *to, memo)).sum());
     }
-    known[spot as usize] = Some(best);
+    memo[node as usize] = Some(best);
     best
 }

@@ -1,24 +1,23 @@
-//! What is it that the agent does not know?
+//! Hidden types: the unobserved state that persists across episodes.
 //!
-//! A *hidden type* is everything that outlasts an episode without being shown: which opponent sits opposite, which phase
-//! a switching opponent is in, and, where deals are fixed, the deal. The agent starts from a prior over types; between
-//! episodes phases move by their chain while opponent and deal stay.
+//! A hidden type is the opponent, the phase of a switching opponent, and the deal where deals are fixed. The agent has
+//! a prior over types. Between episodes the phase changes by its Markov chain; opponent and deal stay.
 
 use super::seat_view::SeatView;
 use crate::{Game, OpponentKinds, OpponentSchedule, OpponentSpec, Population, Result};
 
-/// An opponent one may meet, and how often.
+/// An opponent with its prior probability.
 pub struct Candidate<G: Game> {
-    /// What reports call it.
+    /// Name in reports.
     pub name: String,
-    /// How often it is met; shares add up to 1.
+    /// Prior probability; the candidates' probabilities sum to 1.
     pub probability: f64,
-    /// How it plays over the episodes.
+    /// Its strategy in each episode.
     pub schedule: OpponentSchedule<G>,
 }
 
 impl<G: Game + 'static> Candidate<G> {
-    /// The opponents of a population's split.
+    /// The opponents of a population split.
     pub fn of_split(population: &Population, split: &str, kinds: &OpponentKinds<G>) -> Result<Vec<Self>> {
         let member = |(share, spec): (f64, &OpponentSpec)| {
             Ok(Candidate { name: spec.name.clone(), probability: share, schedule: kinds.build(spec)? })
@@ -27,33 +26,33 @@ impl<G: Game + 'static> Candidate<G> {
     }
 }
 
-/// One thing the agent may be facing.
+/// One hidden type.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HiddenType {
-    /// Which candidate.
+    /// Index of the candidate.
     pub opponent: usize,
-    /// Which of its phases.
+    /// Index of its phase.
     pub phase: usize,
-    /// Which opening of nature, where deals are fixed; 0 otherwise.
+    /// Index of the chance opening where deals are fixed; 0 otherwise.
     pub deal: usize,
-    /// The opponent's name, with the phase where it has several: `name/phase`, and `name/phase-2` for a namesake.
+    /// The opponent's name; for several phases `name/phase`, and `name/phase-2` for a repeated phase name.
     pub name: String,
-    /// Which of the view's strategies it follows.
+    /// Index of its strategy in the [`SeatView`].
     pub(super) strategy: usize,
 }
 
-/// All types with what is known of them beforehand.
-pub(super) struct Hidden {
+/// All hidden types, their prior and their transitions.
+pub(super) struct HiddenTypes {
     pub(super) types: Vec<HiddenType>,
     pub(super) prior: Vec<f64>,
-    /// By type: the types of the next episode, with probabilities.
-    next: Vec<Vec<(usize, f64)>>,
+    /// By type: types of the next episode, with probabilities.
+    transitions: Vec<Vec<(usize, f64)>>,
 }
 
-impl Hidden {
-    /// The types of some candidates; `view` knows their strategies in order of candidate and phase, and the deals.
+impl HiddenTypes {
+    /// The types of some candidates. `view` has their strategies in order of candidate and phase, and the deals.
     pub(super) fn new<G: Game>(candidates: &[Candidate<G>], view: &SeatView) -> Self {
-        let mut hidden = Hidden { types: Vec::new(), prior: Vec::new(), next: Vec::new() };
+        let mut hidden = HiddenTypes { types: Vec::new(), prior: Vec::new(), transitions: Vec::new() };
         let deals = view.deals.len();
         let mut strategy = 0;
         for (opponent, candidate) in candidates.iter().enumerate() {
@@ -66,11 +65,11 @@ impl Hidden {
                     (_, 0) => format!("{}/{phase_name}", candidate.name),
                     (_, n) => format!("{}/{phase_name}-{}", candidate.name, n + 1),
                 };
-                for (deal, likely) in view.deals.iter().enumerate() {
+                for (deal, probability) in view.deals.iter().enumerate() {
                     hidden.types.push(HiddenType { opponent, phase, deal, name: name.clone(), strategy });
-                    hidden.prior.push(candidate.probability * chain.start()[phase] * likely);
+                    hidden.prior.push(candidate.probability * chain.start()[phase] * probability);
                     let row = chain.next()[phase].iter().enumerate().filter(|(_, p)| **p > 0.0);
-                    hidden.next.push(row.map(|(to, p)| (first + to * deals + deal, *p)).collect());
+                    hidden.transitions.push(row.map(|(to, p)| (first + to * deals + deal, *p)).collect());
                 }
                 strategy += 1;
             }
@@ -78,28 +77,28 @@ impl Hidden {
         hidden
     }
 
-    /// What one type may be in the next episode, with probabilities.
-    pub(super) fn next_of(&self, of: usize) -> impl Iterator<Item = (usize, f64)> + '_ {
-        self.next[of].iter().copied()
+    /// Types of the next episode after type `from`, with probabilities.
+    pub(super) fn transitions_from(&self, from: usize) -> impl Iterator<Item = (usize, f64)> + '_ {
+        self.transitions[from].iter().copied()
     }
 
-    /// What is believed of the next episode, given what is believed of this one after it ended.
-    pub(super) fn forward(&self, belief: &[f64]) -> Vec<f64> {
+    /// The prediction step of the belief update: the belief of the next episode after the posterior of this one.
+    pub(super) fn predict(&self, belief: &[f64]) -> Vec<f64> {
         let mut out = vec![0.0; belief.len()];
-        for (row, b) in self.next.iter().zip(belief).filter(|(_, b)| **b > 0.0) {
+        for (row, b) in self.transitions.iter().zip(belief).filter(|(_, b)| **b > 0.0) {
             row.iter().for_each(|(to, p)| out[*to] += b * p);
         }
         out
     }
 
-    /// Whether every type stays what it is.
-    pub(super) fn stays(&self) -> bool {
-        self.next.iter().enumerate().all(|(of, row)| matches!(row[..], [(to, _)] if to == of))
+    /// Whether no type changes between episodes.
+    pub(super) fn is_stationary(&self) -> bool {
+        self.transitions.iter().enumerate().all(|(from, row)| matches!(row[..], [(to, _)] if to == from))
     }
 
-    /// What is believed of each episode when nothing is ever seen.
+    /// Marginal distribution over types in each episode, without observations.
     pub(super) fn marginals(&self, episodes: u32) -> Vec<Vec<f64>> {
-        let step = |b: &Vec<f64>| Some(self.forward(b));
+        let step = |b: &Vec<f64>| Some(self.predict(b));
         std::iter::successors(Some(self.prior.clone()), step).take(episodes as usize).collect()
     }
 }

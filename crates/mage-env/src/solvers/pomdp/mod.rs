@@ -1,7 +1,8 @@
 //! Optimal adaptation to a hidden opponent, as a partially observable Markov decision process.
 //!
-//! The hidden state is the opponent (and its phase, and a fixed deal); the agent holds a belief over it. [`BayesAdaptiveSolver`] solves
-//! the problem exactly where few beliefs are reachable, and by heuristic search value iteration (HSVI) where there are many.
+//! The hidden state is the opponent, its phase, and a fixed deal; the agent holds a belief over it.
+//! [`BayesAdaptiveSolver`] solves the problem exactly where few beliefs are reachable, and by heuristic search value
+//! iteration (HSVI) where there are many.
 
 mod bayes;
 mod belief_key;
