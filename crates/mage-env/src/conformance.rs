@@ -1,48 +1,48 @@
-//! Does an environment do what the original did?
+//! Conformance of an environment with recordings of the original implementation.
 //!
-//! An environment that re-implements an original replays recordings of it. The command line and the tests call the same
-//! code and get the same [`Conformance`].
+//! An environment that re-implements an original replays its recordings. The command line and the tests call the same
+//! code and get a [`Conformance`].
 
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What replaying recordings showed.
+/// The result of replaying recordings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Conformance {
-    /// How many of each thing were compared ("rooms", "steps", …).
+    /// Comparisons by kind ("rooms", "steps", …).
     pub compared: BTreeMap<String, u64>,
-    /// How many of each thing could not be compared, and were left out, by reason.
+    /// Skipped records by reason.
     pub skipped: BTreeMap<String, u64>,
-    /// How many records had a key that nobody looks at, by key: one that was meant to be compared may be misspelt.
+    /// Records with an unknown key, by key. An unknown key may be a misspelt one that should have been compared.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub ignored: BTreeMap<String, u64>,
-    /// How many differed.
+    /// Number of differences.
     pub different: u64,
-    /// The first thing that differed.
+    /// The first difference.
     pub first: Option<Difference>,
 }
 
-/// One place where we and the original part.
+/// A difference between the original and this implementation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Difference {
-    /// Where in the recording.
+    /// Location in the recording.
     pub location: String,
-    /// What the original did.
+    /// Result of the original.
     pub expected: String,
-    /// What we did.
+    /// Result of this implementation.
     pub actual: String,
 }
 
 impl Conformance {
-    /// Counts one comparison, and keeps the first difference.
+    /// Counts one comparison and keeps the first difference.
     pub fn compare<T: PartialEq + std::fmt::Debug + ?Sized>(
         &mut self,
-        what: &str,
+        kind: &str,
         location: impl FnOnce() -> String,
         expected: &T,
         actual: &T,
     ) -> bool {
-        *self.compared.entry(what.to_owned()).or_default() += 1;
+        *self.compared.entry(kind.to_owned()).or_default() += 1;
         if expected == actual {
             return true;
         }
@@ -55,19 +55,19 @@ impl Conformance {
         false
     }
 
-    /// Counts something left out.
+    /// Counts a skipped record.
     pub fn skip(&mut self, reason: &str) {
         self.skip_many(reason, 1);
     }
 
-    /// Counts so many things left out for one reason.
+    /// Counts `count` skipped records with one reason.
     pub fn skip_many(&mut self, reason: &str, count: u64) {
         if count > 0 {
             *self.skipped.entry(reason.to_owned()).or_default() += count;
         }
     }
 
-    /// Counts a record with keys that nobody looks at.
+    /// Counts a record with unknown keys.
     pub fn ignore<'k>(&mut self, keys: impl IntoIterator<Item = &'k String>) {
         for key in keys {
             *self.ignored.entry(key.clone()).or_default() += 1;

@@ -1,31 +1,31 @@
-//! What is wrong with a setting, in words of the person who wrote it?
+//! Deserialisation of options with readable errors.
 //!
-//! Readers of JSON and TOML speak of the types a program has (`u64`, `sequence`) and do not always name the setting.
+//! Serde errors name Rust types (`u64`, `sequence`) and do not always name the option.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-/// Reads settings into a struct, or says which one is wrong and how.
-pub(crate) fn from_map<T: DeserializeOwned>(settings: Map<String, Value>) -> Result<T, String> {
-    let problem_of = |settings: Map<String, Value>| serde_json::from_value::<T>(Value::Object(settings)).err();
-    let problem = match serde_json::from_value(Value::Object(settings.clone())) {
+/// Reads options into a struct. The error names the faulty option.
+pub(crate) fn from_map<T: DeserializeOwned>(options: Map<String, Value>) -> Result<T, String> {
+    let error_of = |options: Map<String, Value>| serde_json::from_value::<T>(Value::Object(options)).err();
+    let problem = match serde_json::from_value(Value::Object(options.clone())) {
         Ok(read) => return Ok(read),
         Err(e) => e.to_string(),
     };
-    let names_it = ["unknown field", "missing field", "duplicate field"].iter().any(|s| problem.starts_with(s));
-    // The setting without which the complaint is another one, or none.
-    let guilty = settings.keys().filter(|_| !names_it).find(|key| {
-        let mut others = settings.clone();
+    let names_option = ["unknown field", "missing field", "duplicate field"].iter().any(|s| problem.starts_with(s));
+    // The option whose removal changes or removes the error.
+    let faulty = options.keys().filter(|_| !names_option).find(|key| {
+        let mut others = options.clone();
         others.remove(*key);
-        problem_of(others).is_none_or(|e| e.to_string() != problem)
+        error_of(others).is_none_or(|e| e.to_string() != problem)
     });
-    Err(match guilty {
+    Err(match faulty {
         Some(key) => format!("`{key}`: {}", readable_error(&problem)),
         None => readable_error(&problem),
     })
 }
 
-/// A complaint with the program's types replaced by what they are.
+/// Replaces Rust type names in a serde error by plain words.
 pub(crate) fn readable_error(problem: &str) -> String {
     const WORDS: [(&str, &str); 22] = [
         (" as i128, expected any value", ", which is too large"),
@@ -56,17 +56,17 @@ pub(crate) fn readable_error(problem: &str) -> String {
         ("invalid type: map", "it is a table"),
         ("invalid type: null", "it is nothing"),
     ];
-    let mut said = problem.to_owned();
-    for (theirs, plain) in WORDS.into_iter().chain(SHAPES) {
-        if let Some(at) = said.find(theirs) {
-            // `expected u64` is no part of a longer word.
-            let ends = said[at + theirs.len()..].chars().next().is_none_or(|c| !c.is_alphanumeric());
+    let mut message = problem.to_owned();
+    for (serde_words, plain) in WORDS.into_iter().chain(SHAPES) {
+        if let Some(at) = message.find(serde_words) {
+            // Match whole words only.
+            let ends = message[at + serde_words.len()..].chars().next().is_none_or(|c| !c.is_alphanumeric());
             if ends {
-                said.replace_range(at..at + theirs.len(), plain);
+                message.replace_range(at..at + serde_words.len(), plain);
             }
         }
     }
-    said
+    message
 }
 
 #[cfg(test)]
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_named_and_types_are_put_plainly() {
+    fn errors_name_the_option_and_plain_types() {
         for (settings, expected) in [
             (json!({"needed": true, "count": "x"}), "`count`: it is the text \"x\", expected a whole number from 0 to"),
             (json!({"needed": true, "count": -3}), "`count`: it is the number `-3`, expected a whole number from 0"),
@@ -104,8 +104,8 @@ mod tests {
             (json!({}), "missing field `needed`"),
             (json!({"needed": true, "cuont": 1}), "unknown field `cuont`"),
         ] {
-            let said = problem(settings);
-            assert!(said.starts_with(expected), "{said}");
+            let message = problem(settings);
+            assert!(message.starts_with(expected), "{message}");
         }
         let Value::Object(good) = json!({"needed": true, "share": 0.5, "count": 2}) else { panic!("an object") };
         let read: Settings = from_map(good).unwrap();
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_only_begin_alike_stay() {
+    fn longer_words_are_not_replaced() {
         assert_eq!(readable_error("expected u640"), "expected u640");
         assert_eq!(readable_error("no such thing"), "no such thing");
         let large = "invalid type: integer `99999999999999999999` as i128, expected any value";

@@ -1,55 +1,55 @@
-//! What does one agent face?
+//! The environment interface: one agent's view of a task, text in and text out.
 //!
-//! [`Env`] is a game with the other seats filled, or a world. It is object safe: the machinery above holds thousands
-//! of different ones at once.
+//! An [`Env`] is a game with the other seats filled, or a world. It is object safe, because rollouts hold thousands of
+//! different environments.
 
 use crate::GameTree;
 use serde::{Deserialize, Serialize};
 
-/// A task that can be attempted again and again.
+/// A task that can be played for several episodes.
 pub trait Env: Send {
-    /// Starts episode `episode` (from 0) of the task. Opponent, seat and start are the task's; all later chance
-    /// comes from streams derived from (seed, episode, turn), so luck is never replayed from one episode to the next.
+    /// Starts episode `episode` (from 0). The task determines opponent, seat and start. All later randomness comes from
+    /// streams derived from (seed, episode, turn), so episodes do not repeat each other's chance events.
     fn reset(&mut self, episode: u32) -> Observation;
 
-    /// Reads an action from what an agent wrote (tags already removed). Never fails: what cannot be read is
-    /// [`ParsedAction::Invalid`] with the reason.
+    /// Parses an action from the agent's text (tags already removed). Never fails: unreadable text is
+    /// [`ParsedAction::Invalid`] with a reason.
     fn parse(&self, text: &str) -> ParsedAction;
 
-    /// Acts. An invalid action changes nothing but costs the turn.
+    /// Executes an action. An invalid action leaves the state unchanged and uses up the turn.
     fn step(&mut self, action: &ParsedAction) -> Step;
 
-    /// The canonical actions of this moment, or `None` where any text may be sent.
+    /// The legal actions in canonical form, or `None` where any text is accepted.
     fn legal(&self) -> Option<Vec<String>>;
 
-    /// Whether an action in canonical form can be carried out now: the listed ones, unless an environment also allows
-    /// actions it cannot list.
+    /// Whether a canonical action is legal now. The default accepts the listed actions; an environment may accept
+    /// others.
     fn allows(&self, action: &str) -> bool {
         self.legal().is_none_or(|legal| legal.iter().any(|a| a == action))
     }
 
-    /// The listed actions as compact prompts name them, one word each; [`parse`](Env::parse) reads both. The canonical
-    /// ones unless an environment has shorter words for them.
+    /// The legal actions as compact words, one word each; [`parse`](Env::parse) reads both forms. The default is the
+    /// canonical form.
     fn compact_legal(&self) -> Option<Vec<String>> {
         self.legal()
     }
 
-    /// The words that actions are put together from, where any few of them in any order make one.
+    /// The words of composite actions, where any short sequence of them is an action.
     fn action_phrase(&self) -> Option<ActionPhrase> {
         None
     }
 
-    /// The current state alone, no history.
+    /// The current state without history.
     fn anchor(&self) -> Anchor;
 
-    /// The current state for people, where there is something to draw: shown instead of the observation's text, so it
-    /// must say as much, and no more than the agent may see.
+    /// A drawing of the state for people. It replaces the observation's text, so it must contain the same information
+    /// and no more.
     fn render(&self) -> Option<String> {
         None
     }
 
-    /// Everything that can happen in episode `episode`, where the rules and the opponents allow to tell and it is no more
-    /// than `limit` places. For judging a policy without luck; an agent never gets to see it.
+    /// The game tree of episode `episode` for exact policy evaluation, if rules and opponents allow it and it has at
+    /// most `limit` nodes. Agents never see it.
     fn game_tree(&self, _episode: u32, _limit: usize) -> Option<GameTree> {
         None
     }
@@ -60,28 +60,28 @@ pub trait Env: Send {
 pub struct ActionPhrase {
     /// The words.
     pub words: &'static [&'static str],
-    /// How many of them an action may have; it has at least one.
+    /// Maximum number of words of an action; the minimum is one.
     pub max_words: usize,
 }
 
-/// What an agent is shown.
+/// An observation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Observation {
-    /// In sentences, for a language model or a person.
+    /// Sentences for a language model or a person.
     pub text: String,
-    /// In words of the environment's compact vocabulary, separated by single spaces.
+    /// Words of the environment's compact vocabulary, separated by single spaces.
     pub compact: String,
 }
 
-/// An agent's answer as the environment understood it.
+/// An agent's action as parsed by the environment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ParsedAction {
     /// An action in its canonical form.
     Act(String),
-    /// Nothing that can be done here.
+    /// Text that is not a legal action.
     Invalid {
-        /// What was wrong, in words an agent can learn from.
+        /// The reason, in words an agent can learn from.
         reason: String,
     },
 }
@@ -93,14 +93,14 @@ impl ParsedAction {
     }
 }
 
-/// What came of an action.
+/// The result of an action.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Step {
-    /// What is seen now.
+    /// The next observation.
     pub observation: Observation,
-    /// The environment's own reward of this step, in its own unit (chips, points).
+    /// Reward of this step in the environment's unit (chips, points).
     pub reward: f32,
-    /// Whether the action could be carried out.
+    /// Whether the action was legal.
     pub valid: bool,
     /// Set when the episode is over.
     pub end: Option<End>,
@@ -112,28 +112,28 @@ pub struct Step {
 pub enum End {
     /// By the rules.
     Terminated {
-        /// For whom.
+        /// The outcome for the agent.
         outcome: Outcome,
-        /// The result in the environment's own unit.
+        /// The score in the environment's unit.
         score: f32,
     },
-    /// By a limit on turns.
+    /// By the turn limit.
     Truncated,
 }
 
-/// Who won.
+/// The outcome of an episode for the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// The agent.
+    /// The agent won.
     Won,
-    /// Somebody else.
+    /// The agent lost.
     Lost,
-    /// Nobody.
+    /// A draw.
     Draw,
 }
 
-/// A state as rows are grouped by it.
+/// A state without history. Transitions are grouped by it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Anchor(pub String);

@@ -1,45 +1,45 @@
-//! What does an environment say about itself?
+//! Description of an environment.
 
 use serde::Serialize;
 
-/// An environment's own description: what tools print, and what compact models are built from.
+/// An environment's description, for tools and for building compact models.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct EnvInfo {
-    /// What people call it.
+    /// The display name.
     pub title: String,
-    /// One line about it.
+    /// A one-line summary.
     pub summary: String,
-    /// What a score is counted in, such as "chips per hand".
+    /// The unit of scores, such as "chips per hand".
     pub unit: String,
-    /// How many seats an agent may take; 1 in worlds.
+    /// Number of seats; 1 in worlds.
     pub seats: u8,
-    /// How many turns an episode may take unless a recipe says otherwise.
+    /// Default turn limit of an episode.
     pub max_turns: u32,
-    /// Settings of the environment.
+    /// The options.
     pub options: Vec<OptionDoc>,
-    /// Kinds of opponents, with a line about each; empty in worlds.
+    /// Opponent kinds with a description; empty in worlds.
     pub opponents: Vec<(String, String)>,
-    /// Every word the environment uses in compact observations and actions.
+    /// Every word of compact observations and actions.
     pub compact_words: Vec<String>,
-    /// How many words the longest compact action has.
+    /// Words of the longest compact action.
     pub max_compact_action_words: usize,
-    /// How many words a factual compact reflection has.
+    /// Words of a factual compact reflection.
     pub compact_reflection_words: usize,
 }
 
-/// One setting of an environment.
+/// One option of an environment.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OptionDoc {
-    /// Its key.
+    /// The key.
     pub key: String,
-    /// What it may be, and what it is when left out.
+    /// Accepted values and the default.
     pub values: String,
-    /// What it does.
+    /// A description.
     pub about: String,
 }
 
 impl OptionDoc {
-    /// One setting.
+    /// An option with its description.
     pub fn new(key: &str, values: &str, about: &str) -> Self {
         OptionDoc { key: key.to_owned(), values: values.to_owned(), about: about.to_owned() }
     }

@@ -1,29 +1,29 @@
-//! What can be wrong with what a user asked for.
+//! Errors of this crate.
 
 use std::path::PathBuf;
 
-/// Everything this crate refuses, each with what, where and what to do.
+/// An error: what failed, where, and what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A name that nothing is registered under.
+    /// An unknown name.
     #[error("unknown {what} `{name}`{}", hint(.nearest, .known))]
     Unknown {
-        /// The sort of thing that was looked up ("environment", "opponent", …).
+        /// The kind of name ("environment", "opponent", …).
         what: &'static str,
-        /// The name asked for.
+        /// The requested name.
         name: String,
         /// The most similar known name, where one is close.
         nearest: Option<String>,
         /// All known names.
         known: Vec<String>,
     },
-    /// Something readable that does not make sense.
-    #[error("{place}: {problem}")]
+    /// An invalid value.
+    #[error("{location}: {problem}")]
     Invalid {
-        /// File, option or field at fault.
-        place: String,
-        /// What is wrong and what would be right.
+        /// The faulty file, option or field.
+        location: String,
+        /// The problem and how to fix it.
         problem: String,
     },
     /// A file that could not be read.
@@ -44,7 +44,7 @@ pub enum Error {
     },
 }
 
-/// The result of everything fallible here.
+/// The result type of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
@@ -61,8 +61,8 @@ impl Error {
     }
 
     /// An [`Error::Invalid`].
-    pub fn invalid(place: impl Into<String>, problem: impl Into<String>) -> Self {
-        Error::Invalid { place: place.into(), problem: problem.into() }
+    pub fn invalid(location: impl Into<String>, problem: impl Into<String>) -> Self {
+        Error::Invalid { location: location.into(), problem: problem.into() }
     }
 }
 
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unknown_names_point_at_the_nearest() {
+    fn unknown_name_suggests_the_nearest() {
         let e = Error::unknown("opponent", "agressive", ["aggressive", "conservative"]);
         assert_eq!(e.to_string(), "unknown opponent `agressive`: did you mean `aggressive`?");
         let e = Error::unknown("opponent", "AGGRESSIVE", ["aggressive", "conservative"]);

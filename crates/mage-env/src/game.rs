@@ -1,7 +1,7 @@
-//! What are the rules, for any number of players?
+//! The rules of a game for any number of players.
 //!
-//! Self-play, scripted opponents, language-model opponents and exact oracles all build on [`Game`]; none of them knows
-//! which game it is.
+//! Self-play, scripted opponents, language-model opponents and exact solvers build on [`Game`] and know no particular
+//! game.
 
 use crate::{Observation, Rng};
 use mage_rng::weighted_index;
@@ -9,10 +9,10 @@ use rand::RngExt;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-/// The most seats a game may have.
+/// Maximum number of seats.
 pub const MAX_PLAYERS: usize = 4;
 
-/// One action of a game, numbered by the game.
+/// An action, as numbered by the game.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ActionId(pub u16);
@@ -20,39 +20,39 @@ pub struct ActionId(pub u16);
 /// A short list of actions, without a heap allocation in games of up to sixteen.
 pub type ActionList = SmallVec<[ActionId; 16]>;
 
-/// A probability for each action of a list.
+/// A distribution over actions.
 pub type ActionProbs = SmallVec<[(ActionId, f64); 16]>;
 
-/// Who moves next.
+/// The player to move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CurrentPlayer {
     /// The player in this seat.
     Player(u8),
-    /// Nature: a deal, a die.
+    /// Chance: a deal, a die.
     Chance,
-    /// Nobody: the game has ended.
+    /// None: the game has ended.
     Terminal,
 }
 
 /// Rules of a game for any number of players.
 pub trait Game: Send + Sync {
-    /// A position: everything, hidden parts included.
+    /// A state, including hidden information.
     type State: Clone + Send;
 
-    /// How many seats there are.
+    /// Number of seats.
     fn players(&self) -> u8;
 
-    /// The position play starts from. Randomness that players see unfold belongs in [`CurrentPlayer::Chance`] positions;
-    /// `rng` is for set-ups drawn at once, such as a generated level.
+    /// The initial state. Randomness that players observe belongs in [`CurrentPlayer::Chance`] states; `rng` is for
+    /// set-ups drawn at once, such as a generated level.
     fn initial(&self, rng: &mut Rng) -> Self::State;
 
-    /// Who moves next.
+    /// The player to move.
     fn current_player(&self, s: &Self::State) -> CurrentPlayer;
 
-    /// The actions of whoever moves next, nature included; empty when the game is over.
+    /// Legal actions of the player to move, including chance; empty when the game is over.
     fn legal(&self, s: &Self::State) -> ActionList;
 
-    /// How likely each of nature's actions is; equally likely unless a game says otherwise.
+    /// Probabilities of chance actions; uniform by default.
     fn chance(&self, s: &Self::State) -> ActionProbs {
         let legal = self.legal(s);
         let p = 1.0 / legal.len() as f64;
@@ -62,49 +62,48 @@ pub trait Game: Send + Sync {
     /// Plays one of the legal actions.
     fn apply(&self, s: &mut Self::State, a: ActionId);
 
-    /// What each seat has won so far; final once the game is over.
+    /// Returns of each seat so far; final once the game is over.
     fn returns(&self, s: &Self::State) -> [f32; MAX_PLAYERS];
 
-    /// The position as one player may know it, own past actions included: two positions with the same text are one
+    /// The information state of one player, including its own past actions. States with the same text form one
     /// information set.
     fn observe(&self, s: &Self::State, player: u8) -> String;
 }
 
-/// A game that can be played in words.
+/// A game with a text interface.
 pub trait TextGame: Game {
-    /// The position for an agent in seat `player`, in sentences and in compact words; after the end, also how it
-    /// ended and whatever the rules reveal then.
+    /// The state for an agent in seat `player`, in sentences and compact words; at the end, also the result and the
+    /// information that the rules then reveal.
     fn describe(&self, s: &Self::State, player: u8) -> Observation;
 
-    /// The canonical name of an action, as it stands in prompts.
+    /// The canonical name of an action, as used in prompts.
     fn action_name(&self, a: ActionId) -> String;
 
-    /// Reads an action from what stood between the tags. The error says what was wrong.
+    /// Parses an action from the text between the tags. The error states the problem.
     fn read_action(&self, s: &Self::State, text: &str) -> Result<ActionId, String>;
 
-    /// The current position alone, without history, as one player may know it: what rows are grouped by.
+    /// The current state without history, as one player may know it. Transitions are grouped by it.
     fn anchor(&self, s: &Self::State, player: u8) -> String {
         self.observe(s, player)
     }
 
-    /// What a finished game counts for in results: the player's return, unless a game is usually counted otherwise.
-    /// Rewards are returns in any case.
+    /// The reported score of a finished game: by default the player's return. Rewards are returns in any case.
     fn score(&self, s: &Self::State, player: u8) -> f32 {
         self.returns(s)[usize::from(player)]
     }
 
-    /// The position as a drawing for people, as one player may know it, with all that its description says.
+    /// A drawing of the state for people, with the information of its description.
     fn render(&self, _s: &Self::State, _player: u8) -> Option<String> {
         None
     }
 }
 
-/// Someone who plays a seat by fixed rules.
+/// A fixed strategy for a seat.
 pub trait Opponent<G: Game>: Send + Sync {
-    /// How likely each legal action is, where that can be said exactly. Oracles need it; a searching opponent has none.
+    /// Action probabilities, if known exactly. Solvers need them; a searching opponent has none.
     fn policy(&self, game: &G, s: &G::State, seat: u8) -> Option<ActionProbs>;
 
-    /// Chooses an action. Drawn from [`policy`](Opponent::policy) unless an opponent has none.
+    /// Chooses an action. The default samples [`policy`](Opponent::policy), or plays uniformly without one.
     fn act(&self, game: &G, s: &G::State, seat: u8, rng: &mut Rng) -> ActionId {
         match self.policy(game, s, seat) {
             Some(p) => draw(&p, rng),
@@ -112,11 +111,11 @@ pub trait Opponent<G: Game>: Send + Sync {
         }
     }
 
-    /// Sees how a game ended, for those who care.
+    /// Called when a game has ended.
     fn game_over(&self, _game: &G, _s: &G::State, _seat: u8) {}
 }
 
-/// Plays any legal action with equal probability.
+/// Plays legal actions uniformly.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UniformOpponent;
 
@@ -128,12 +127,12 @@ impl<G: Game> Opponent<G> for UniformOpponent {
     }
 }
 
-/// Draws from a distribution over actions.
+/// Samples a distribution over actions.
 pub fn draw(probs: &ActionProbs, rng: &mut Rng) -> ActionId {
     probs[weighted_index(probs.iter().map(|(_, p)| *p), rng)].0
 }
 
-/// Draws one of the actions, each equally likely.
+/// Samples an action uniformly.
 pub fn draw_uniform(actions: &ActionList, rng: &mut Rng) -> ActionId {
     actions[rng.random_range(0..actions.len())]
 }

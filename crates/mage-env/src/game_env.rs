@@ -1,6 +1,7 @@
-//! How does a game become something one agent faces?
+//! A game as a single-agent environment.
 //!
-//! [`GameEnv`] fills the other seats with a [`OpponentSchedule`] and plays nature and the rival until the agent is to move.
+//! [`GameEnv`] fills the other seats with an [`OpponentSchedule`], and plays chance and the opponent until the agent is
+//! to move.
 
 use crate::{
     ActionId, Anchor, CurrentPlayer, End, Env, GameTree, Observation, OpponentSchedule, Outcome, ParsedAction, Rng,
@@ -9,21 +10,21 @@ use crate::{
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// What happens to the opening deal from one episode of a task to the next.
+/// Whether the chance opening changes between the episodes of a task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Deal {
-    /// A new one each episode: to do better next time, one must understand the opponent.
+    /// A new deal each episode: improvement requires modelling the opponent.
     #[default]
     Fresh,
-    /// The same one in every episode, as in the paper: remembering the cards helps too.
+    /// The same deal in every episode, as in the paper: remembering the cards helps too.
     Fixed,
 }
 
-/// A game with an agent in one seat and a rival in all others.
+/// A game with the agent in one seat and an opponent in all others.
 pub struct GameEnv<G: TextGame> {
     game: Arc<G>,
-    rival: OpponentSchedule<G>,
+    opponent: OpponentSchedule<G>,
     seat: u8,
     deal: Deal,
     opening: Deal,
@@ -34,21 +35,21 @@ pub struct GameEnv<G: TextGame> {
 }
 
 impl<G: TextGame> GameEnv<G> {
-    /// The agent in `seat`, `rival` in the others.
-    pub fn new(game: Arc<G>, rival: OpponentSchedule<G>, seat: u8, deal: Deal, seed: Seed) -> Self {
-        let mut env = Self::unopened(game, rival, seat, deal, seed);
+    /// An environment with the agent in `seat` and `opponent` in the others, reset to episode 0.
+    pub fn new(game: Arc<G>, opponent: OpponentSchedule<G>, seat: u8, deal: Deal, seed: Seed) -> Self {
+        let mut env = Self::new_unreset(game, opponent, seat, deal, seed);
         env.reset(0);
         env
     }
 
-    /// The same before anybody has moved: a rival that must not be asked twice waits for the first episode to begin.
-    pub(crate) fn unopened(game: Arc<G>, rival: OpponentSchedule<G>, seat: u8, deal: Deal, seed: Seed) -> Self {
+    /// An environment that has not been reset yet, for opponents that must not be queried before the first episode.
+    pub(crate) fn new_unreset(game: Arc<G>, opponent: OpponentSchedule<G>, seat: u8, deal: Deal, seed: Seed) -> Self {
         let state = game.initial(&mut seed.child("start").rng());
-        GameEnv { game, rival, seat, deal, opening: Deal::Fresh, seed, episode: 0, turn: 0, state }
+        GameEnv { game, opponent, seat, deal, opening: Deal::Fresh, seed, episode: 0, turn: 0, state }
     }
 
-    /// Whether the rival's luck before the agent's first move is new in each episode, as it is unless said, or the same
-    /// throughout the task, so that a rival that opens repeats its opening as in the paper.
+    /// Sets whether the opponent's randomness before the agent's first move is new in each episode (the default) or
+    /// fixed throughout the task, so that an opponent that moves first repeats its opening as in the paper.
     #[must_use]
     pub fn with_opening(mut self, opening: Deal) -> Self {
         self.opening = opening;
@@ -56,34 +57,34 @@ impl<G: TextGame> GameEnv<G> {
         self
     }
 
-    /// The position, for oracles and tests. An agent never gets here.
+    /// The state, for solvers and tests. Agents never see it.
     pub fn state(&self) -> &G::State {
         &self.state
     }
 
-    /// Chance and opponents, until the agent moves or the game is over.
+    /// Plays chance and opponents until the agent is to move or the game is over.
     fn run_others(&mut self, opening: Option<&mut Rng>) {
-        let luck = self.seed.child("luck");
-        let mut luck = match (self.opening, self.turn) {
-            (Deal::Fixed, 0) => luck.child("opening").rng(),
-            _ => luck.at(u64::from(self.episode)).at(u64::from(self.turn)).rng(),
+        let stream = self.seed.child("luck");
+        let mut rng = match (self.opening, self.turn) {
+            (Deal::Fixed, 0) => stream.child("opening").rng(),
+            _ => stream.at(u64::from(self.episode)).at(u64::from(self.turn)).rng(),
         };
         let mut opening = opening;
         loop {
             let action = match self.game.current_player(&self.state) {
                 CurrentPlayer::Terminal => {
-                    let rival = self.rival.in_episode(self.seed, self.episode);
+                    let opponent = self.opponent.in_episode(self.seed, self.episode);
                     let others = (0..self.game.players()).filter(|p| *p != self.seat);
-                    return others.for_each(|p| rival.game_over(&self.game, &self.state, p));
+                    return others.for_each(|p| opponent.game_over(&self.game, &self.state, p));
                 }
                 CurrentPlayer::Player(p) if p == self.seat => return,
                 CurrentPlayer::Chance => {
-                    let rng = opening.as_deref_mut().unwrap_or(&mut luck);
+                    let rng = opening.as_deref_mut().unwrap_or(&mut rng);
                     draw(&self.game.chance(&self.state), rng)
                 }
                 CurrentPlayer::Player(p) => {
-                    opening = None; // the deal is over once somebody acts
-                    self.rival.in_episode(self.seed, self.episode).act(&self.game, &self.state, p, &mut luck)
+                    opening = None; // the deal is over once a player acts
+                    self.opponent.in_episode(self.seed, self.episode).act(&self.game, &self.state, p, &mut rng)
                 }
             };
             self.game.apply(&mut self.state, action);
@@ -166,10 +167,10 @@ impl<G: TextGame> Env for GameEnv<G> {
 
     fn game_tree(&self, episode: u32, limit: usize) -> Option<GameTree> {
         if self.deal == Deal::Fixed || self.opening == Deal::Fixed {
-            return None; // an episode then depends on the one before, not on what can happen in general
+            return None; // episodes then share randomness, which the tree does not model
         }
         let start = self.game.initial(&mut self.seed.child("start").rng());
-        let others = self.rival.in_episode(self.seed, episode);
-        game_tree::grow(&*self.game, start, self.seat, others, limit)
+        let others = self.opponent.in_episode(self.seed, episode);
+        game_tree::build(&*self.game, start, self.seat, others, limit)
     }
 }

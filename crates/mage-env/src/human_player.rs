@@ -1,36 +1,36 @@
-//! How does somebody who is no program sit down opposite the agent?
+//! Human players, and other external players, as opponents.
 //!
-//! A [`HumanPlayer`] takes the rival's place in a game: a person at a terminal, or anything else that answers when asked.
-//! [`EnvSpec::build_with_human`](crate::EnvSpec::build_with_human) lays the table.
+//! A [`HumanPlayer`] replaces the opponent of a game: a person at a terminal, or any external program.
+//! [`EnvSpec::build_with_human`](crate::EnvSpec::build_with_human) builds the environment.
 
 use crate::{ActionId, ActionProbs, GameEnv, Opponent, OpponentSchedule, Rng, Seed, TextGame};
 use std::sync::Arc;
 
-/// A game as the guest may see it.
+/// A game as the human player sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HumanView {
-    /// The guest's seat.
+    /// The player's seat.
     pub seat: u8,
-    /// The position in words.
+    /// The state in words.
     pub text: String,
-    /// The position as a drawing, where there is one.
+    /// A drawing of the state, if available.
     pub rendering: Option<String>,
-    /// What the guest may do; empty once the game is over.
+    /// The legal actions; empty once the game is over.
     pub legal: Vec<String>,
 }
 
-/// Somebody opposite the agent.
+/// An external opponent of the agent.
 pub trait HumanPlayer: Send + Sync {
-    /// Chooses one of `view.legal`, by number; a number too large is taken as the last. `read` tells which number a text
-    /// stands for, or what is wrong with it.
+    /// Chooses an index into `view.legal`; a larger value selects the last action. `read` parses a text into an index,
+    /// or states the problem.
     fn act(&self, view: &HumanView, read: &dyn Fn(&str) -> Result<usize, String>) -> usize;
 
-    /// Sees how a game ended and what it brought the guest.
+    /// Called when a game has ended, with the player's score.
     fn game_over(&self, view: &HumanView, score: f32);
 }
 
-/// A guest as a game's opponent.
-struct Seated(Arc<dyn HumanPlayer>);
+/// Adapts a [`HumanPlayer`] to [`Opponent`].
+struct HumanOpponent(Arc<dyn HumanPlayer>);
 
 fn view<G: TextGame>(game: &G, s: &G::State, seat: u8, legal: &[ActionId]) -> HumanView {
     HumanView {
@@ -41,7 +41,7 @@ fn view<G: TextGame>(game: &G, s: &G::State, seat: u8, legal: &[ActionId]) -> Hu
     }
 }
 
-impl<G: TextGame> Opponent<G> for Seated {
+impl<G: TextGame> Opponent<G> for HumanOpponent {
     fn policy(&self, _game: &G, _s: &G::State, _seat: u8) -> Option<ActionProbs> {
         None
     }
@@ -50,8 +50,8 @@ impl<G: TextGame> Opponent<G> for Seated {
         let legal = game.legal(s);
         let read = |text: &str| {
             let action = game.read_action(s, text)?;
-            let place = legal.iter().position(|a| *a == action);
-            place.ok_or_else(|| format!("{} is not possible here", game.action_name(action)))
+            let index = legal.iter().position(|a| *a == action);
+            index.ok_or_else(|| format!("{} is not possible here", game.action_name(action)))
         };
         let chosen = self.0.act(&view(game, s, seat, &legal), &read);
         legal[chosen.min(legal.len() - 1)]
@@ -62,15 +62,21 @@ impl<G: TextGame> Opponent<G> for Seated {
     }
 }
 
-/// A table with the agent in `seat` and the guest in the other.
-pub(crate) fn table<G: TextGame>(
+/// An environment with the agent in `seat` and the human player in the other.
+pub(crate) fn game_env<G: TextGame>(
     game: G,
-    guest: Arc<dyn HumanPlayer>,
+    human: Arc<dyn HumanPlayer>,
     seat: u8,
     deal: crate::Deal,
     seed: Seed,
 ) -> GameEnv<G> {
-    GameEnv::unopened(Arc::new(game), OpponentSchedule::stationary("guest", Arc::new(Seated(guest))), seat, deal, seed)
+    GameEnv::new_unreset(
+        Arc::new(game),
+        OpponentSchedule::stationary("human", Arc::new(HumanOpponent(human))),
+        seat,
+        deal,
+        seed,
+    )
 }
 
 #[cfg(test)]
@@ -79,14 +85,14 @@ mod tests {
     use crate::{ParsedAction, Registry};
     use std::sync::Mutex;
 
-    /// Plays what it was told to and writes down what it saw.
+    /// Plays fixed words and records its views.
     #[derive(Default)]
-    struct Scripted {
+    struct ScriptedHuman {
         words: Vec<&'static str>,
         seen: Mutex<Vec<String>>,
     }
 
-    impl HumanPlayer for Scripted {
+    impl HumanPlayer for ScriptedHuman {
         fn act(&self, view: &HumanView, read: &dyn Fn(&str) -> Result<usize, String>) -> usize {
             let mut seen = self.seen.lock().unwrap();
             let word = self.words[seen.len() % self.words.len()];
@@ -102,34 +108,34 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_is_asked_once_a_turn_and_sees_the_end() {
+    fn human_player_acts_once_per_turn_and_sees_the_end() {
         let registry = Registry::builtin();
-        for (name, seat, agent, guest) in [("kuhn", 1, "BET", "BET"), ("kuhn", 0, "BET", "PASS")] {
+        for (name, seat, agent, human) in [("kuhn", 1, "BET", "BET"), ("kuhn", 0, "BET", "PASS")] {
             let env_spec = registry.get(name).unwrap();
             let mut task = env_spec.default_population().draw("train", 2, Seed::new(3)).unwrap();
             task.seat = seat;
-            let sitting = Arc::new(Scripted { words: vec![guest], ..Scripted::default() });
+            let player = Arc::new(ScriptedHuman { words: vec![human], ..ScriptedHuman::default() });
             let mut env =
-                env_spec.build_with_human(&task, Arc::clone(&sitting) as Arc<dyn HumanPlayer>).unwrap().unwrap();
-            assert!(sitting.seen.lock().unwrap().is_empty(), "nobody is asked before the first episode begins");
+                env_spec.build_with_human(&task, Arc::clone(&player) as Arc<dyn HumanPlayer>).unwrap().unwrap();
+            assert!(player.seen.lock().unwrap().is_empty(), "the player is not queried before the first episode");
             for episode in 0..2 {
                 env.reset(episode);
                 let step = env.step(&ParsedAction::Act(agent.to_owned()));
                 let Some(crate::End::Terminated { score, .. }) = step.end else { panic!("{step:?}") };
-                let seen = std::mem::take(&mut *sitting.seen.lock().unwrap());
-                // What the agent won, the guest lost.
+                let seen = std::mem::take(&mut *player.seen.lock().unwrap());
+                // Zero-sum: the human player loses what the agent wins.
                 assert_eq!(seen, [format!("{}: PASS/BET", 1 - seat), format!("over {:+}", -score)]);
             }
         }
     }
 
     #[test]
-    fn worlds_have_no_other_seat() {
+    fn worlds_have_no_seat_for_a_human() {
         let registry = Registry::builtin();
         let rooms = registry.get("sokoban").unwrap();
         let population = rooms.default_population();
         let split = population.splits().next().unwrap().to_owned();
         let task = population.draw(&split, 1, Seed::new(3)).unwrap();
-        assert!(rooms.build_with_human(&task, Arc::new(Scripted::default())).unwrap().is_none());
+        assert!(rooms.build_with_human(&task, Arc::new(ScriptedHuman::default())).unwrap().is_none());
     }
 }

@@ -1,8 +1,8 @@
-//! *What happens if I do this?*
+//! Games and worlds for agents that learn within a context window.
 //!
-//! Games and worlds for agents that learn within a context window: rules ([`Game`]), what one agent faces ([`Env`]),
-//! whom it meets ([`Population`]), and how well one could possibly do ([`solvers`]). Nothing here knows of models, tokens or
-//! the files of a run.
+//! The crate has the rules of games ([`Game`]), the agent's interface ([`Env`]), populations of opponents
+//! ([`Population`]), and solvers for the best possible score ([`solvers`]). It does not depend on models, tokens or run
+//! directories.
 //!
 //! A hand of Kuhn poker against a hidden opponent:
 //!

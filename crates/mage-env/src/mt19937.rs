@@ -1,19 +1,19 @@
-//! Which numbers would Python have drawn?
+//! The Mersenne MersenneTwister MT19937 (Matsumoto and Nishimura, 1998), as used by CPython and NumPy.
 //!
-//! The reference draws from CPython's `random` and from NumPy's legacy `RandomState`. Both are the Mersenne Twister
-//! MT19937 (Matsumoto and Nishimura, 1998); they differ in how they are seeded and in how they make a range of a word.
+//! The reference implementation draws from CPython's `random` and from NumPy's legacy `RandomState`. Both use MT19937;
+//! they differ in seeding and in how they map words to ranges.
 
 const N: usize = 624;
 const M: usize = 397;
 
 /// MT19937: 32-bit words.
 #[derive(Clone)]
-struct Twister {
+struct MersenneTwister {
     words: [u32; N],
     next: usize,
 }
 
-/// The state that seeding by one number gives.
+/// The state after seeding with one integer.
 const fn seeded(seed: u32) -> [u32; N] {
     let mut words = [0; N];
     words[0] = seed;
@@ -26,12 +26,12 @@ const fn seeded(seed: u32) -> [u32; N] {
     words
 }
 
-/// Seeding by a list always starts from this state.
+/// Base state of seeding with a list.
 static LIST_BASE: [u32; N] = seeded(19_650_218);
 
-impl Twister {
-    fn from_number(seed: u32) -> Self {
-        Twister { words: seeded(seed), next: N }
+impl MersenneTwister {
+    fn from_seed(seed: u32) -> Self {
+        MersenneTwister { words: seeded(seed), next: N }
     }
 
     fn from_list(key: &[u32]) -> Self {
@@ -58,7 +58,7 @@ impl Twister {
             }
         }
         words[0] = 0x8000_0000;
-        Twister { words, next: N }
+        MersenneTwister { words, next: N }
     }
 
     fn twist(&mut self) {
@@ -92,12 +92,12 @@ impl Twister {
 
 /// CPython's `random.Random`.
 #[derive(Clone)]
-pub struct PythonRandom(Twister);
+pub struct PythonRandom(MersenneTwister);
 
 impl PythonRandom {
     /// `random.seed(seed)`.
     pub fn new(seed: u32) -> Self {
-        PythonRandom(Twister::from_list(&[seed]))
+        PythonRandom(MersenneTwister::from_list(&[seed]))
     }
 
     /// `random.random()`: 53 bits in [0, 1).
@@ -106,8 +106,8 @@ impl PythonRandom {
         (f64::from(high) * 67_108_864.0 + f64::from(low)) / 9_007_199_254_740_992.0
     }
 
-    /// `random._randbelow(n)`, which `choice`, `randint` and `sample(…, 1)` come down to: rejection of words of just
-    /// enough bits. `n` is at least 1.
+    /// `random._randbelow(n)`, on which `choice`, `randint` and `sample(…, 1)` are based: rejection sampling of words
+    /// with just enough bits. `n` is at least 1.
     pub fn below(&mut self, n: u32) -> u32 {
         let unused = n.leading_zeros();
         loop {
@@ -131,8 +131,8 @@ impl PythonRandom {
         }
     }
 
-    /// `random.sample(pool, k)` for pools of at most 21, where CPython draws from a shrinking copy; a `k` beyond the pool
-    /// takes all of it.
+    /// `random.sample(pool, k)` for pools of at most 21, where CPython samples from a shrinking copy. A `k` beyond the
+    /// pool size takes the whole pool.
     pub fn sample<T: Copy>(&mut self, pool: &[T], k: usize) -> Vec<T> {
         let mut pool = pool.to_vec();
         (0..k.min(pool.len()))
@@ -146,24 +146,24 @@ impl PythonRandom {
 
 /// NumPy's `RandomState`.
 #[derive(Clone)]
-pub struct NumpyRandom(Twister);
+pub struct NumpyRandom(MersenneTwister);
 
 impl NumpyRandom {
     /// `numpy.random.seed(seed)`.
     pub fn new(seed: u32) -> Self {
-        NumpyRandom(Twister::from_number(seed))
+        NumpyRandom(MersenneTwister::from_seed(seed))
     }
 
-    /// `numpy.random.randint(n)`: rejection of masked words, and no word at all for `n` = 1. `n` is at least 1.
+    /// `numpy.random.randint(n)`: rejection sampling of masked words; `n` = 1 consumes no word. `n` is at least 1.
     pub fn below(&mut self, n: u32) -> u32 {
-        let most = n - 1;
-        if most == 0 {
+        let max = n - 1;
+        if max == 0 {
             return 0;
         }
-        let mask = u32::MAX >> most.leading_zeros();
+        let mask = u32::MAX >> max.leading_zeros();
         loop {
             let r = self.0.word() & mask;
-            if r <= most {
+            if r <= max {
                 return r;
             }
         }
@@ -175,17 +175,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_those_of_the_authors() {
-        // First words of the reference implementation's own output file, for the key {0x123, 0x234, 0x345, 0x456}.
-        let mut t = Twister::from_list(&[0x123, 0x234, 0x345, 0x456]);
+    fn words_match_the_reference_implementation() {
+        // First words of the reference implementation's output file for the key {0x123, 0x234, 0x345, 0x456}.
+        let mut t = MersenneTwister::from_list(&[0x123, 0x234, 0x345, 0x456]);
         assert_eq!([t.word(), t.word(), t.word()], [1067595299, 955945823, 477289528]);
         // The C++ standard fixes the 10,000th word of the default seed.
-        let mut t = Twister::from_number(5489);
+        let mut t = MersenneTwister::from_seed(5489);
         assert_eq!((0..10_000).map(|_| t.word()).last(), Some(4123659995));
     }
 
     #[test]
-    fn draws_are_those_of_python() {
+    fn draws_match_cpython_and_numpy() {
         // CPython 3.11: random.seed(42); random.random(); [random.randint(1, 5) for _ in range(8)]
         let mut r = PythonRandom::new(42);
         assert_eq!(r.unit(), 0.639_426_798_457_883_7);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_drawn_as_python_does() {
+    fn list_operations_match_cpython() {
         // CPython 3.11: random.seed(7); x = list(range(8)); random.shuffle(x); random.sample([10, 20, 30, 40], 2);
         // random.uniform(2.5, 9)
         let mut r = PythonRandom::new(7);

@@ -1,18 +1,17 @@
-//! Who sits opposite in episode n?
+//! The opponent's strategy in each episode of a task.
 //!
-//! A [`OpponentSchedule`] is what a task's opponent amounts to over a whole meta-episode. A stationary one plays the same strategy
-//! throughout. A *switching* one changes between strategies from episode to episode by a hidden Markov chain: the
-//! non-stationary case that a remembered habit alone cannot beat.
+//! An [`OpponentSchedule`] is stationary, with one strategy throughout, or *switching*: a hidden Markov chain selects
+//! the strategy of each episode. The switching case is non-stationary, so remembering one habit is not enough.
 
 use crate::{Error, Game, Opponent, OpponentSpec, OptionMap, Result, Seed};
 use mage_rng::weighted_index;
 use serde::Deserialize;
 use std::{collections::BTreeMap, sync::Arc};
 
-/// A strategy, shared between all the tasks that use it.
+/// A strategy, shared by all tasks that use it.
 pub type Strategy<G> = Arc<dyn Opponent<G>>;
 
-/// An opponent over the episodes of a task.
+/// The strategies of an opponent over the episodes of a task.
 #[derive(Clone)]
 pub struct OpponentSchedule<G: Game> {
     phases: Vec<Strategy<G>>,
@@ -21,33 +20,33 @@ pub struct OpponentSchedule<G: Game> {
 }
 
 impl<G: Game> OpponentSchedule<G> {
-    /// Always the same strategy.
+    /// One strategy in every episode.
     pub fn stationary(name: &str, strategy: Strategy<G>) -> Self {
         OpponentSchedule { phases: vec![strategy], names: vec![name.to_owned()], chain: MarkovChain::constant(1) }
     }
 
-    /// The strategy of episode `episode`. It depends on the seed and the index alone, so every member of a group meets
+    /// The strategy of episode `episode`. It depends on the seed and the index only, so every member of a group meets
     /// the same sequence.
     pub fn in_episode(&self, seed: Seed, episode: u32) -> &Strategy<G> {
         &self.phases[self.chain.state_at(seed, episode)]
     }
 
-    /// The strategies it may play.
+    /// The strategies it switches between.
     pub fn phases(&self) -> &[Strategy<G>] {
         &self.phases
     }
 
-    /// What the strategies are called, in the same order.
+    /// The names of the strategies, in the same order.
     pub fn phase_names(&self) -> &[String] {
         &self.names
     }
 
-    /// How it moves between them.
+    /// The Markov chain over strategies.
     pub fn chain(&self) -> &MarkovChain {
         &self.chain
     }
 
-    /// The same rival with each strategy replaced, possibly for another form of the game.
+    /// Replaces each strategy, possibly for another representation of the game.
     pub fn map<H: Game>(&self, replace: impl FnMut(&Strategy<G>) -> Strategy<H>) -> OpponentSchedule<H> {
         OpponentSchedule {
             phases: self.phases.iter().map(replace).collect(),
@@ -62,71 +61,71 @@ impl<G: Game> OpponentSchedule<G> {
 pub struct MarkovChain {
     start: Vec<f64>,
     /// Row `i` holds the probabilities of the next state after state `i`.
-    next: Vec<Vec<f64>>,
+    transitions: Vec<Vec<f64>>,
 }
 
 impl MarkovChain {
-    /// One of `n` states, chosen at the start with equal probability, for good.
+    /// A uniform initial state among `n` that never changes.
     pub fn constant(n: usize) -> Self {
         Self::with_stay_probability(n, 1.0)
     }
 
-    /// Starts anywhere, stays with probability `stay`, otherwise goes to any other state with equal probability.
+    /// A uniform initial state; stays with probability `stay`, otherwise moves to any other state uniformly.
     pub fn with_stay_probability(n: usize, stay: f64) -> Self {
         let stay = if n == 1 { 1.0 } else { stay };
         let leave = (1.0 - stay) / n.saturating_sub(1).max(1) as f64;
         let row = |i| (0..n).map(|j| if i == j { stay } else { leave }).collect();
-        MarkovChain { start: vec![1.0 / n as f64; n], next: (0..n).map(row).collect() }
+        MarkovChain { start: vec![1.0 / n as f64; n], transitions: (0..n).map(row).collect() }
     }
 
-    /// Probabilities of the first episode's state.
+    /// Initial distribution.
     pub fn start(&self) -> &[f64] {
         &self.start
     }
 
-    /// Transition probabilities, a row for each state.
-    pub fn next(&self) -> &[Vec<f64>] {
-        &self.next
+    /// Transition probabilities, one row per state.
+    pub fn transitions(&self) -> &[Vec<f64>] {
+        &self.transitions
     }
 
     fn state_at(&self, seed: Seed, episode: u32) -> usize {
         if self.start.len() == 1 {
-            return 0; // nothing to draw, however many episodes there were
+            return 0; // no randomness to draw
         }
         let stream = seed.child("switch");
         let first = weighted_index(self.start.iter().copied(), &mut stream.at(0).rng());
         (1..=u64::from(episode))
-            .fold(first, |state, n| weighted_index(self.next[state].iter().copied(), &mut stream.at(n).rng()))
+            .fold(first, |state, n| weighted_index(self.transitions[state].iter().copied(), &mut stream.at(n).rng()))
     }
 }
 
-/// Makes a strategy from its parameters.
+/// Builds a strategy from its parameters.
 type MakeStrategy<G> = Box<dyn Fn(&OptionMap) -> Result<Strategy<G>> + Send + Sync>;
 
-/// Makes a strategy from the number in its kind's name, and its parameters.
+/// Builds a strategy from the number in its kind's name and its parameters.
 type MakeNumbered<G> = Box<dyn Fn(u64, &OptionMap) -> Result<Strategy<G>> + Send + Sync>;
 
-/// The kinds of opponent a game knows, open to more.
+/// The opponent kinds of a game; more can be added.
 pub struct OpponentKinds<G: Game> {
     kinds: BTreeMap<String, (String, MakeStrategy<G>)>,
-    /// Kinds whose name ends in a number, by what stands before it.
+    /// Kinds whose name ends in a number, by the stem before it.
     numbered: BTreeMap<String, (String, MakeNumbered<G>)>,
 }
 
-/// The kind that changes between others.
+/// The kind that switches between other kinds.
 pub const SWITCHING: &str = "switching";
 
 impl<G: Game + 'static> Default for OpponentKinds<G> {
-    /// Knows `uniform`, which every game has, and `switching`.
+    /// The kinds of every game: `uniform` and `switching`.
     fn default() -> Self {
         let mut kinds = OpponentKinds { kinds: BTreeMap::new(), numbered: BTreeMap::new() };
-        kinds.add_plain("uniform", "any legal action, equally likely", crate::game::UniformOpponent);
+        kinds.add_plain("uniform", "any legal action, uniformly", crate::game::UniformOpponent);
         kinds
     }
 }
 
 impl<G: Game + 'static> OpponentKinds<G> {
-    /// Adds a kind, or replaces one.
+    /// Adds or replaces a kind.
     pub fn add(
         &mut self,
         kind: &str,
@@ -136,12 +135,12 @@ impl<G: Game + 'static> OpponentKinds<G> {
         self.kinds.insert(kind.to_owned(), (about.to_owned(), Box::new(make)));
     }
 
-    /// Adds a kind that takes no parameters.
+    /// Adds a kind without parameters.
     pub fn add_plain(&mut self, kind: &str, about: &str, strategy: impl Opponent<G> + 'static) {
         let strategy: Strategy<G> = Arc::new(strategy);
-        let place = format!("opponent `{kind}`");
+        let location = format!("opponent `{kind}`");
         self.add(kind, about, move |params| {
-            params.read::<NoParams>(&place)?;
+            params.read::<NoParams>(&location)?;
             Ok(Arc::clone(&strategy))
         });
     }
@@ -156,9 +155,10 @@ impl<G: Game + 'static> OpponentKinds<G> {
         self.numbered.insert(stem.to_owned(), (about.to_owned(), Box::new(make)));
     }
 
-    /// Every kind with a line about it; `-N` stands for any number.
+    /// Every kind with a description; `-N` stands for any number.
     pub fn docs(&self) -> Vec<(String, String)> {
-        let switching = "changes between the kinds in `between` from episode to episode; `stay` (0 to 1)".to_owned();
+        let switching =
+            "switches between the kinds in `between` from episode to episode; stays with probability `stay`".to_owned();
         let plain = self.kinds.iter().map(|(kind, (about, _))| (kind.clone(), about.clone()));
         let numbered = self.numbered.iter().map(|(stem, (about, _))| (format!("{stem}-N"), about.clone()));
         let mut docs: Vec<(String, String)> = plain.chain(numbered).collect();
@@ -167,14 +167,14 @@ impl<G: Game + 'static> OpponentKinds<G> {
         docs
     }
 
-    /// Builds the opponent a task names.
+    /// Builds the opponent of a task.
     pub fn build(&self, spec: &OpponentSpec) -> Result<OpponentSchedule<G>> {
         if spec.kind == SWITCHING {
             return self.build_switching(spec);
         }
         let strategy = self.strategy(&spec.kind, &spec.params);
         let strategy = strategy.map_err(|e| match e {
-            // The place of a mistake is the opponent the user named.
+            // Report the opponent's name as the location.
             Error::Invalid { problem, .. } => Error::invalid(format!("opponent `{}`", spec.name), problem),
             other if spec.name == spec.kind => other,
             other => Error::invalid(format!("opponent `{}`", spec.name), other.to_string()),
@@ -202,23 +202,23 @@ impl<G: Game + 'static> OpponentKinds<G> {
         }
     }
 
-    /// What makes a kind named by a number, and the digits of that number.
+    /// The builder of a numbered kind, and the digits in its name.
     fn numbered_kind<'k>(&self, kind: &'k str) -> Option<(&MakeNumbered<G>, &'k str)> {
         let (stem, digits) = kind.rsplit_once('-')?;
         let (_, make) = self.numbered.get(stem)?;
-        // A sign or a blank is no part of a name.
+        // Signs and blanks are not allowed.
         let is_number = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
         is_number.then_some((make, digits))
     }
 
     fn build_switching(&self, spec: &OpponentSpec) -> Result<OpponentSchedule<G>> {
-        let place = format!("opponent `{}`", spec.name);
-        let p: SwitchingParams = spec.params.read(&place)?;
+        let location = format!("opponent `{}`", spec.name);
+        let p: SwitchingParams = spec.params.read(&location)?;
         if p.between.len() < 2 {
-            return Err(Error::invalid(place, "`between` needs at least two opponents to switch between"));
+            return Err(Error::invalid(location, "`between` needs at least two opponents to switch between"));
         }
         if !(0.0..=1.0).contains(&p.stay) {
-            return Err(Error::invalid(place, format!("`stay` is a probability, not {}", p.stay)));
+            return Err(Error::invalid(location, format!("`stay` is a probability, not {}", p.stay)));
         }
         let mut phases = Vec::new();
         let mut names = Vec::new();
@@ -227,7 +227,7 @@ impl<G: Game + 'static> OpponentKinds<G> {
                 PhaseSpec::Kind(kind) => (kind, &OptionMap::default()),
                 PhaseSpec::Full { kind, params } => (kind, params),
             };
-            phases.push(self.strategy(kind, params).map_err(|e| Error::invalid(&place, format!("between: {e}")))?);
+            phases.push(self.strategy(kind, params).map_err(|e| Error::invalid(&location, format!("between: {e}")))?);
             names.push(kind.clone());
         }
         Ok(OpponentSchedule { chain: MarkovChain::with_stay_probability(phases.len(), p.stay), phases, names })
@@ -262,18 +262,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chains_are_distributions() {
+    fn markov_chains_have_normalised_distributions() {
         for n in 1..5 {
             for stay in [0.0, 0.3, 1.0] {
                 let c = MarkovChain::with_stay_probability(n, stay);
                 assert!((c.start.iter().sum::<f64>() - 1.0).abs() < 1e-12);
-                assert!(c.next.iter().all(|row| (row.iter().sum::<f64>() - 1.0).abs() < 1e-12));
+                assert!(c.transitions.iter().all(|row| (row.iter().sum::<f64>() - 1.0).abs() < 1e-12));
             }
         }
     }
 
     #[test]
-    fn chains_stay_as_often_as_they_say() {
+    fn markov_chains_stay_with_the_given_probability() {
         let c = MarkovChain::with_stay_probability(3, 0.7);
         let stayed = (0..20_000).filter(|i| {
             let seed = Seed::new(*i);

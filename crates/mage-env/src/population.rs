@@ -1,7 +1,7 @@
-//! Whom does an agent meet?
+//! Populations: weighted opponents and options from which tasks are drawn.
 //!
-//! A [`Population`] is a TOML file: weighted opponents in named splits, the seats an agent takes, and the settings of the
-//! environment. Training draws one opponent and seat for each *group*; all members of the group face the same ones.
+//! A [`Population`] is a TOML file: weighted opponents in named splits, the agent's seats, and the options of the
+//! environment. Training draws one opponent and seat per *group*; all members of the group share them.
 //!
 //! ```
 //! let text = r#"
@@ -28,23 +28,23 @@ use mage_rng::weighted_index;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::Path};
 
-/// The splits every population has; an opponent is in the first two unless it says otherwise.
+/// The splits of every population. An opponent is in the first two by default.
 pub const SPLITS: [&str; 3] = ["train", "in-domain", "out-of-domain"];
 
-/// Weighted opponents, seats and settings.
+/// Weighted opponents, seats and options.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Population {
-    /// The environment it is for.
+    /// The environment.
     pub env: EnvId,
-    /// Settings of the environment.
+    /// Options of the environment.
     #[serde(default)]
     pub options: OptionMap,
-    /// Settings that differ in a split: what sets the tasks of splits apart where there are no opponents. A name beyond
-    /// [`SPLITS`] makes a further split.
+    /// Options that differ by split; they define the splits of environments without opponents. A name beyond [`SPLITS`]
+    /// adds a split.
     #[serde(default, rename = "split", skip_serializing_if = "BTreeMap::is_empty")]
     pub overrides: BTreeMap<String, OptionMap>,
-    /// How often the agent takes each seat, in proportion; all seats equally when empty.
+    /// Relative frequencies of the agent's seats; uniform when empty.
     #[serde(default)]
     pub seats: Vec<f64>,
     /// The opponents; none in worlds.
@@ -55,13 +55,13 @@ pub struct Population {
 /// One opponent of a population.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PopulationMember {
-    /// How often it is drawn, in proportion.
+    /// Relative frequency.
     #[serde(default = "one")]
     pub weight: f64,
-    /// Where it is met.
+    /// The splits that contain it.
     #[serde(default = "in_domain_splits")]
     pub splits: Vec<String>,
-    /// Who it is.
+    /// The opponent.
     #[serde(flatten)]
     pub spec: OpponentSpec,
 }
@@ -75,30 +75,30 @@ fn in_domain_splits() -> Vec<String> {
 }
 
 impl PopulationMember {
-    /// A member of the train and in-domain splits.
+    /// A member of the `train` and `in-domain` splits.
     pub fn in_domain(kind: &str, weight: f64) -> Self {
         PopulationMember { weight, splits: in_domain_splits(), spec: OpponentSpec::of_kind(kind) }
     }
 
-    /// A member met only out of domain.
+    /// A member of the `out-of-domain` split only.
     pub fn out_of_domain(kind: &str, weight: f64) -> Self {
         PopulationMember { weight, splits: vec!["out-of-domain".to_owned()], spec: OpponentSpec::of_kind(kind) }
     }
 }
 
-/// How the members of a training group relate.
+/// How the tasks of a training group relate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Grouping {
-    /// All face one opponent from one seat with the same deals, so that they differ in their actions alone.
+    /// All members have the same opponent, seat and deals, so they differ in their actions only.
     #[default]
     Stationary,
-    /// Each draws its own opponent and seat (the paper's non-stationary ablation).
+    /// Each member draws its own opponent and seat (the paper's non-stationary ablation).
     Mixed,
 }
 
 impl Population {
-    /// A population of a world, or of a game before anybody has joined.
+    /// A population without opponents, as for a world.
     pub fn without_opponents(env: EnvId) -> Self {
         Population { env, options: OptionMap::default(), overrides: BTreeMap::new(), seats: vec![], opponents: vec![] }
     }
@@ -109,14 +109,14 @@ impl Population {
         SPLITS.into_iter().chain(further)
     }
 
-    /// The environment's settings in a split.
+    /// The environment's options in a split.
     pub fn options_in(&self, split: &str) -> OptionMap {
         let mut options = self.options.clone();
         options.0.extend(self.overrides.get(split).into_iter().flat_map(|o| o.0.clone()));
         options
     }
 
-    /// Sets an option in every split, whatever the splits said about it.
+    /// Sets an option in every split and removes the splits' overrides of it.
     pub fn set(&mut self, key: &str, value: serde_json::Value) {
         for options in self.overrides.values_mut() {
             options.0.remove(key);
@@ -124,15 +124,15 @@ impl Population {
         self.options.0.insert(key.to_owned(), value);
     }
 
-    /// Reads a population; `place` is the file's name, for errors.
-    pub fn from_toml(text: &str, place: &str) -> Result<Self> {
+    /// Parses a population; `source` is the file name, for errors.
+    pub fn from_toml(text: &str, source: &str) -> Result<Self> {
         let population: Population = toml::from_str(text)
-            .map_err(|e| Error::invalid(place, deserialize::readable_error(e.to_string().trim_end())))?;
-        population.validate(place)?;
-        let settings = population.overrides.values().chain([&population.options]).map(|o| (place.to_owned(), o));
+            .map_err(|e| Error::invalid(source, deserialize::readable_error(e.to_string().trim_end())))?;
+        population.validate(source)?;
+        let options = population.overrides.values().chain([&population.options]).map(|o| (source.to_owned(), o));
         let members = population.opponents.iter();
-        let params = members.map(|m| (format!("{place}: opponent `{}`", m.spec.name), &m.spec.params));
-        for (at, options) in settings.chain(params) {
+        let params = members.map(|m| (format!("{source}: opponent `{}`", m.spec.name), &m.spec.params));
+        for (at, options) in options.chain(params) {
             if let Some(key) = options.not_finite() {
                 return Err(Error::invalid(at, format!("`{key}` is nan or inf; write a finite number")));
             }
@@ -146,20 +146,20 @@ impl Population {
         Self::from_toml(&text, &path.display().to_string())
     }
 
-    /// Refuses weights, splits, names and keys that cannot be meant; `place` is the file's name, for errors.
-    pub fn validate(&self, place: &str) -> Result<()> {
-        let positive = |w: f64| w.is_finite() && w >= 0.0;
+    /// Checks weights, splits, names and keys; `source` is the file name, for errors.
+    pub fn validate(&self, source: &str) -> Result<()> {
+        let non_negative = |w: f64| w.is_finite() && w >= 0.0;
         for (i, m) in self.opponents.iter().enumerate() {
-            let at = format!("{place}: opponent `{}`", m.spec.name);
-            if !positive(m.weight) {
+            let at = format!("{source}: opponent `{}`", m.spec.name);
+            if !non_negative(m.weight) {
                 return Err(Error::invalid(at, format!("weight {} is not a number of at least 0", m.weight)));
             }
             if let Some(s) = m.splits.iter().find(|s| !self.splits().any(|known| known == *s)) {
                 return Err(Error::invalid(at, Error::unknown("split", s, self.splits()).to_string()));
             }
-            // What is not a key of ours is a parameter of the kind, which cannot know that ours was meant.
-            let ours = ["weight", "splits"];
-            let near = |key: &&String| ours.iter().find(|o| strsim::damerau_levenshtein(o, key) <= 2);
+            // Other keys are parameters of the kind, which cannot detect a misspelt `weight` or `splits`.
+            let own_keys = ["weight", "splits"];
+            let near = |key: &&String| own_keys.iter().find(|o| strsim::damerau_levenshtein(o, key) <= 2);
             if let Some((key, meant)) = m.spec.params.0.keys().find_map(|key| Some((key, near(&key)?))) {
                 return Err(Error::invalid(at, format!("unknown key `{key}`: did you mean `{meant}`?")));
             }
@@ -167,14 +167,15 @@ impl Population {
                 return Err(Error::invalid(at, "the name is taken; give each opponent its own"));
             }
         }
-        if !self.seats.iter().all(|w| positive(*w)) || (!self.seats.is_empty() && self.seats.iter().sum::<f64>() <= 0.0)
+        if !self.seats.iter().all(|w| non_negative(*w))
+            || (!self.seats.is_empty() && self.seats.iter().sum::<f64>() <= 0.0)
         {
-            return Err(Error::invalid(place, "`seats` are weights of at least 0, not all 0"));
+            return Err(Error::invalid(source, "`seats` are weights of at least 0, not all 0"));
         }
         Ok(())
     }
 
-    /// The opponents of a split with their shares, which add up to 1.
+    /// The opponents of a split with their probabilities.
     pub fn in_split(&self, split: &str) -> Result<Vec<(f64, &OpponentSpec)>> {
         if !self.splits().any(|known| known == split) {
             return Err(Error::unknown("split", split, self.splits()));
@@ -191,7 +192,7 @@ impl Population {
         Ok(chosen.into_iter().map(|m| (m.weight / total, &m.spec)).collect())
     }
 
-    /// The agent's seats with their shares, which add up to 1.
+    /// The probabilities of the agent's seats.
     pub fn seat_shares(&self, seats: u8) -> Result<Vec<f64>> {
         let n = usize::from(seats);
         match self.seats.len() {
@@ -207,7 +208,7 @@ impl Population {
         }
     }
 
-    /// Draws a task of a split: opponent and seat by weight, and a seed of its own.
+    /// Draws a task of a split: opponent and seat by weight, and its own seed.
     pub fn draw(&self, split: &str, seats: u8, seed: Seed) -> Result<Task> {
         let opponents = self.in_split(split)?;
         let shares = self.seat_shares(seats)?;
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn draws_follow_weights_splits_and_seats() {
+    fn draw_frequencies_match_weights_splits_and_seats() {
         let p = sample();
         let mut counts = BTreeMap::new();
         for i in 0..20_000 {
@@ -272,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn stationary_groups_share_everything_mixed_groups_do_not() {
+    fn stationary_groups_share_one_task_and_mixed_groups_only_the_seed() {
         let p = sample();
         let group = p.draw_group("train", 2, Seed::new(3), 8, Grouping::Stationary).unwrap();
         assert!(group.iter().all(|t| *t == group[0]));
@@ -291,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn splits_may_have_settings_of_their_own() {
+    fn splits_may_override_options() {
         let text =
             "env = \"sokoban\"\noptions = { boxes = 2, rows = 7 }\n[split.out-of-domain]\nboxes = 3\n[split.far]\n";
         let mut p = Population::from_toml(text, "p.toml").unwrap();
@@ -305,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn invalid_populations_are_rejected_with_the_location() {
         let err = |text: &str| Population::from_toml(text, "p.toml").unwrap_err().to_string();
         assert!(err("env = \"kuhn\"\nseat = [1]").contains("unknown field `seat`"));
         let base = "env = \"kuhn\"\n[[opponent]]\nname = \"a\"\nkind = \"x\"\n";

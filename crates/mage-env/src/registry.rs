@@ -1,6 +1,6 @@
-//! Which environments are there?
+//! The environment registry.
 //!
-//! Environments and opponents register themselves; a crate outside this repository adds both without a fork (see
+//! Environments and opponents are registered by name. An external crate can add both without a fork (see
 //! `examples/outside`).
 
 use crate::{
@@ -13,89 +13,89 @@ use std::{
     sync::Arc,
 };
 
-/// Makes instances of one environment.
+/// The specification of an environment: builds its instances and describes its capabilities.
 pub trait EnvSpec: Send + Sync {
-    /// The name it goes by.
+    /// The registered name.
     fn id(&self) -> EnvId;
 
-    /// What it says about itself.
+    /// The description.
     fn info(&self) -> EnvInfo;
 
-    /// Builds the environment of a task, or says what is wrong with the task.
+    /// Builds the environment of a task. Fails if the task is invalid.
     fn build(&self, task: &Task) -> Result<Box<dyn Env>>;
 
-    /// The environment of a task with a guest in the opponent's place; `None` where there is no such place.
-    fn build_with_human(&self, _task: &Task, _guest: Arc<dyn HumanPlayer>) -> Result<Option<Box<dyn Env>>> {
+    /// Builds the environment of a task with a human player as opponent; `None` without an opponent seat.
+    fn build_with_human(&self, _task: &Task, _human: Arc<dyn HumanPlayer>) -> Result<Option<Box<dyn Env>>> {
         Ok(None)
     }
 
-    /// Checks that a population's opponents exist and their parameters make sense.
+    /// Checks that a population's opponents exist and have valid parameters.
     fn check(&self, population: &Population) -> Result<()>;
 
-    /// What is trained on and evaluated with when the user names nothing else.
+    /// The population used by default.
     fn default_population(&self) -> Population;
 
-    /// Populations that come with the environment, by name.
+    /// The built-in populations by name.
     fn populations(&self) -> Vec<(&'static str, Population)> {
         Vec::new()
     }
 
-    /// The best that can be done against a population, where it can be computed.
+    /// The ceilings of a population, if they can be computed.
     fn oracles(&self, _population: &Population, _split: &str, _episodes: u32) -> Result<Option<OracleReport>> {
         Ok(None)
     }
 
-    /// Who says what is possible in a world's tasks, where there is a solver.
+    /// The solver of a world's tasks, if there is one.
     fn solver(&self) -> Option<&dyn WorldSolver> {
         None
     }
 
-    /// How many turns an episode in a split may take unless somebody says otherwise: what the env_info says, where splits do
-    /// not differ.
+    /// The default turn limit of an episode in a split: [`EnvInfo::max_turns`] unless splits differ.
     fn max_turns(&self, _population: &Population, _split: &str) -> Result<u32> {
         Ok(self.info().max_turns)
     }
 
-    /// The agents that play by rule here; `random` needs no mention, the machinery has it.
+    /// The scripted agents, except `random`, which exists in every environment.
     fn scripted_agents(&self) -> Vec<ScriptedAgentInfo> {
         Vec::new()
     }
 
-    /// One of the [`scripted_agents`](EnvSpec::scripted_agents), ready to be made for any task.
+    /// The factory of one of the [`scripted_agents`](EnvSpec::scripted_agents).
     fn scripted_agent(&self, query: &ScriptedAgentQuery<'_>) -> Result<Arc<dyn ScriptedAgentFactory>> {
         Err(unknown_scripted_agent(&self.scripted_agents(), query.name))
     }
 
-    /// Gives tasks of one split starts from a finite stock, without replacement: task `i` gets number `first + i` of an
-    /// endless row in which nothing comes again before everything has come. Does nothing where starts are made up.
+    /// Assigns start states from a finite dataset to tasks of one split, without replacement: task `i` gets item `first
+    /// + i` of an endless sequence in which no item repeats before all have occurred. Does nothing where starts are
+    /// generated.
     fn assign_without_replacement(&self, _tasks: &mut [Task], _first: u64, _seed: Seed) -> Result<()> {
         Ok(())
     }
 
-    /// What a user should know before playing, such as files that are left out as asked.
+    /// Warnings about a split, such as files excluded by the options.
     fn warnings(&self, _population: &Population, _split: &str) -> Result<Vec<String>> {
         Ok(Vec::new())
     }
 
-    /// Writes tasks as files that the original can play, where there is one, and says where they are; `data` is the folder
-    /// of its data files.
+    /// Exports tasks as files for the original environment and returns their paths; `data` is the folder of its data
+    /// files.
     fn export(&self, _tasks: &[Task], _out: &Path, _data: Option<&Path>) -> Result<Vec<PathBuf>> {
-        Err(Error::invalid(self.id().as_str(), "its tasks cannot be written as files of an original"))
+        Err(Error::invalid(self.id().as_str(), "its tasks have no export format"))
     }
 
-    /// Replays recordings of the original engine, where there is one; `data` is the folder of its data files.
+    /// Replays recordings of the original environment; `data` is the folder of its data files.
     fn conform(&self, _golden: &Path, _data: Option<&Path>) -> Result<Conformance> {
-        Err(Error::invalid(self.id().as_str(), "there are no recordings of an original engine to compare with"))
+        Err(Error::invalid(self.id().as_str(), "it has no recordings of an original environment"))
     }
 }
 
-/// Says which agents there are when one is asked for that is not.
+/// Error for an unknown scripted agent.
 pub(crate) fn unknown_scripted_agent(known: &[ScriptedAgentInfo], name: &str) -> Error {
     let known = known.iter().map(|d| d.name.as_str()).chain(["random"]);
     Error::unknown("policy", name, known)
 }
 
-/// All known environments.
+/// The registered environments.
 #[derive(Clone, Default)]
 pub struct Registry {
     specs: BTreeMap<String, Arc<dyn EnvSpec>>,
@@ -118,7 +118,7 @@ impl Registry {
         registry
     }
 
-    /// Adds an environment, or replaces one of the same name.
+    /// Adds or replaces an environment.
     pub fn register(&mut self, env_spec: impl EnvSpec + 'static) {
         self.specs.insert(env_spec.id().as_str().to_owned(), Arc::new(env_spec));
     }
@@ -128,7 +128,7 @@ impl Registry {
         self.specs.get(id).ok_or_else(|| Error::unknown("environment", id, self.specs.keys()))
     }
 
-    /// All of them, by name.
+    /// All environments, ordered by name.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<dyn EnvSpec>> {
         self.specs.values()
     }

@@ -1,74 +1,75 @@
-//! Who plays by rule, so that the machine and its numbers can be checked?
+//! Scripted agents: baselines and experts without a model.
 //!
-//! A [`ScriptedAgent`] is an agent without a model: uniform play, an equilibrium, the Bayes-adaptive optimum, a solver. It
-//! goes through everything a model goes through. It knows only the compact words that stand in its prompt, except where
-//! it is marked *told*: then it also knows the task, hidden parts included, and marks what is possible, not what is fair.
+//! A [`ScriptedAgent`] plays uniformly, an equilibrium, the Bayes-adaptive optimum or a solver's plan. It goes through
+//! the same pipeline as a model and reads only the compact words of its prompt. An agent with *full information* also
+//! knows the task, including hidden parts: it marks what is possible, not what is fair.
 
 use crate::{Population, Seed, Task};
 use serde::Serialize;
 
-/// An agent that plays by rule.
+/// An agent that plays by fixed rules.
 pub trait ScriptedAgent: Send {
-    /// Chooses an action: any text that the environment reads will do, and is put into the form that the prompt asks for.
+    /// Chooses an action. Any text that the environment reads is valid; the caller converts it to the prompt's action
+    /// format.
     fn act(&mut self, seen: &PromptView<'_>) -> String;
 
-    /// Writes a compact reflection on a finished episode, from the compact words of its last observation.
+    /// Writes a compact reflection on a finished episode from the compact words of its last observation.
     fn reflect(&mut self, finished: &str) -> String;
 }
 
-/// What stands in a prompt.
+/// The contents of a prompt.
 #[derive(Clone, Copy, Debug)]
 pub struct PromptView<'a> {
-    /// The episode, from 0. It stands in no compact prompt: only an agent that is told the task may look.
+    /// The episode, from 0. Not in compact prompts: only agents with full information may use it.
     pub episode: u32,
-    /// The reflections in memory, oldest first; empty ones left out.
+    /// The reflections in memory, oldest first, without empty ones.
     pub memory: &'a [String],
     /// The current observation in compact words.
     pub observation: &'a str,
-    /// The legal actions in compact words, where they are listed.
+    /// The legal actions in compact words, if listed.
     pub legal: &'a [String],
-    /// What was done in this episode, somebody else's doing included. It stands in no compact prompt: only an agent that
-    /// is told the task may look.
+    /// The actions of this episode so far, including other players'. Not in compact prompts: only agents with full
+    /// information may use it.
     pub history: &'a [String],
 }
 
-/// Makes references of one sort for many tasks.
+/// Creates scripted agents of one kind.
 pub trait ScriptedAgentFactory: Send + Sync {
-    /// One for this task. `seed` is the agent's own luck, apart from the task's.
+    /// Creates the agent of a task. `seed` is the agent's own, independent of the task's.
     fn make(&self, task: &Task, seed: Seed) -> Box<dyn ScriptedAgent>;
 }
 
-/// What a reference may be told about the tasks to come: the same for all of them.
+/// What a scripted agent may know in advance, for all tasks.
 #[derive(Clone, Copy, Debug)]
 pub struct ScriptedAgentQuery<'a> {
-    /// Which reference.
+    /// The agent's name.
     pub name: &'a str,
-    /// Whom it may meet.
+    /// The population of opponents.
     pub population: &'a Population,
-    /// In which split.
+    /// The split.
     pub split: &'a str,
-    /// Over how many episodes.
+    /// The number of episodes.
     pub episodes: u32,
 }
 
-/// A line about a reference.
+/// Name and description of a scripted agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ScriptedAgentInfo {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// What it does.
+    /// A description.
     pub about: String,
-    /// Whether it is told hidden parts of the task.
+    /// Whether it knows hidden parts of the task.
     pub full_info: bool,
 }
 
 impl ScriptedAgentInfo {
-    /// A reference that knows its prompt alone.
+    /// An agent that knows only its prompt.
     pub fn new(name: &str, about: &str) -> Self {
         ScriptedAgentInfo { name: name.to_owned(), about: about.to_owned(), full_info: false }
     }
 
-    /// A reference that is told the task.
+    /// An agent that knows the task.
     pub fn with_full_info(name: &str, about: &str) -> Self {
         ScriptedAgentInfo { full_info: true, ..Self::new(name, about) }
     }

@@ -1,19 +1,19 @@
-//! Which task is this, exactly?
+//! Tasks: everything that determines an agent's environment.
 //!
-//! A [`Task`] names everything that decides what an agent faces, so that panels, records and hashes can be made of it.
+//! A [`Task`] identifies an environment instance, so task sets, trajectories and hashes are built from tasks.
 
 use crate::{Error, Result, deserialize};
 use mage_rng::{Hash, Seed};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{borrow::Cow, collections::BTreeMap, fmt};
 
-/// The name an environment is registered under.
+/// The registered name of an environment.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct EnvId(Cow<'static, str>);
 
 impl EnvId {
-    /// A name known when compiling.
+    /// A name known at compile time.
     pub const fn new(id: &'static str) -> Self {
         EnvId(Cow::Borrowed(id))
     }
@@ -36,26 +36,25 @@ impl fmt::Display for EnvId {
     }
 }
 
-/// Settings by name, of an environment or an opponent.
+/// Options by name, of an environment or an opponent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct OptionMap(pub BTreeMap<String, serde_json::Value>);
 
 impl OptionMap {
-    /// Reads the settings into a struct. `place` says whose settings they are, for the error.
-    pub fn read<T: DeserializeOwned>(&self, place: &str) -> Result<T> {
+    /// Reads the options into a struct. `location` names their owner in errors.
+    pub fn read<T: DeserializeOwned>(&self, location: &str) -> Result<T> {
         let map = self.0.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
-        deserialize::from_map(map).map_err(|problem| Error::invalid(place, problem))
+        deserialize::from_map(map).map_err(|problem| Error::invalid(location, problem))
     }
 
-    /// The name of the first number that is none, in settings read from a file whose format has `nan` and `inf` but no
-    /// `null`, as TOML has: those numbers become `null` here. Names within a setting follow a dot, places in a list count
-    /// from 1.
+    /// The path of the first non-finite number. The options were read from TOML, which has `nan` and `inf`; they become
+    /// `null` here. Nested keys are joined by dots, list indices count from 1.
     pub(crate) fn not_finite(&self) -> Option<String> {
         self.0.iter().find_map(|(key, value)| null_within(value).map(|inner| format!("{key}{inner}")))
     }
 
-    /// The same settings with one more.
+    /// Returns the options with one more.
     #[must_use]
     pub fn with(mut self, key: &str, value: impl Into<serde_json::Value>) -> Self {
         self.0.insert(key.to_owned(), value.into());
@@ -63,7 +62,7 @@ impl OptionMap {
     }
 }
 
-/// Where a value holds `null`, as what follows the value's own name.
+/// The path to a `null` within a value, as a suffix of the value's own key.
 fn null_within(value: &serde_json::Value) -> Option<String> {
     use serde_json::Value;
     match value {
@@ -76,12 +75,12 @@ fn null_within(value: &serde_json::Value) -> Option<String> {
     }
 }
 
-/// Which opponent: a kind the environment knows, and its parameters.
+/// An opponent: a registered kind and its parameters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OpponentSpec {
-    /// What records and tables call it. Agents never see it.
+    /// Name in trajectories and tables. Agents never see it.
     pub name: String,
-    /// What it is: a kind registered with the environment.
+    /// A registered opponent kind.
     pub kind: String,
     /// Its parameters.
     #[serde(flatten)]
@@ -89,29 +88,29 @@ pub struct OpponentSpec {
 }
 
 impl OpponentSpec {
-    /// An opponent that needs no parameters, called by its kind.
+    /// An opponent without parameters, named by its kind.
     pub fn of_kind(kind: &str) -> Self {
         OpponentSpec { name: kind.to_owned(), kind: kind.to_owned(), params: OptionMap::default() }
     }
 }
 
-/// One task, nameable and repeatable.
+/// A task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Task {
     /// The environment.
     pub env: EnvId,
-    /// Its settings.
+    /// Options of the environment.
     pub options: OptionMap,
-    /// Who sits opposite, in games.
+    /// The opponent, in games.
     pub opponent: Option<OpponentSpec>,
     /// The agent's seat; 0 in worlds.
     pub seat: u8,
-    /// Decides deals, levels and everybody's luck but the agent's.
+    /// Determines deals, levels and all randomness except the agent's.
     pub seed: Seed,
 }
 
 impl Task {
-    /// The task's name for machines: equal tasks, equal hashes, on every platform.
+    /// The task's hash. Equal tasks have equal hashes on every platform.
     pub fn hash(&self) -> Hash {
         Hash::of(self)
     }

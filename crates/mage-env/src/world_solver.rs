@@ -1,38 +1,43 @@
-//! What does a solver reach that sees everything?
+//! Ceilings of worlds, from a solver that sees the full state.
 //!
-//! In a world nobody is hidden, so there is no gap between one who knows and one who learns: the ceiling is what a solver
-//! does within the turns of an episode. Random play beside it is the floor.
+//! A world has no hidden opponent, so the adaptive and the full-information optimum coincide: the ceiling is the
+//! solver's result within the turn limit. Random play is the floor.
 
 use crate::{Population, Result};
 
 /// Solves tasks of a world.
 pub trait WorldSolver {
-    /// Solves some tasks of a split; `each` hears how many of how many are done.
-    fn solve(&self, population: &Population, split: &str, each: &mut dyn FnMut(usize, usize)) -> Result<SolvedSplit>;
+    /// Solves a sample of tasks of a split. `progress` receives the number of finished tasks and the total.
+    fn solve(
+        &self,
+        population: &Population,
+        split: &str,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<SolvedSplit>;
 }
 
-/// How the tasks of one split fare, each on its own, so that whoever prints them can say how sure a mean is.
+/// Solver results of one split, task by task so that means have confidence intervals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SolvedSplit {
     /// The split.
     pub split: String,
-    /// How many turns an episode has.
+    /// Turn limit of an episode.
     pub turns: u32,
-    /// What the turns amount to, in words: "21 moves".
+    /// The turn limit in the world's unit: "21 moves".
     pub budget: String,
-    /// What solutions are measured by, such as "fewest moves".
+    /// Cost measures of solutions, such as "fewest moves".
     pub measures: Vec<&'static str>,
-    /// The tasks.
+    /// Results by task.
     pub tasks: Vec<SolvedTask>,
 }
 
-/// One task.
+/// Solver result of one task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SolvedTask {
-    /// Whether it can be done within the turns; `None` where the search was given up before it could tell.
+    /// Whether the task is solvable within the turn limit; `None` if the search was cut off.
     pub within_turns: Option<bool>,
-    /// What a best solution takes, by each of the split's measures; `None` where none was found.
+    /// Minimum costs, in the order of the split's measures; `None` without a solution.
     pub min_costs: Vec<Option<u32>>,
-    /// Whether random play did it, in one episode.
+    /// Whether random play solved it in one episode.
     pub solved_by_random: bool,
 }

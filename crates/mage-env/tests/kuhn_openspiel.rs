@@ -60,7 +60,7 @@ fn all_58_histories_agree() {
         });
         let ours = &tree.nodes()[id];
         let legal: Vec<u16> = Kuhn.legal(&ours.state).iter().map(|a| a.0).collect();
-        assert_eq!(node.terminal, ours.turn == CurrentPlayer::Terminal, "{:?}", node.history);
+        assert_eq!(node.terminal, ours.current_player == CurrentPlayer::Terminal, "{:?}", node.history);
         if node.terminal {
             let returns = node.returns.as_ref().unwrap();
             assert_eq!(returns[..], ours.returns[..2], "{:?}", node.history);
@@ -71,11 +71,11 @@ fn all_58_histories_agree() {
             continue;
         }
         assert_eq!(legal, *node.legal.as_ref().unwrap(), "{:?}", node.history);
-        match ours.turn {
+        match ours.current_player {
             CurrentPlayer::Chance => {
                 assert_eq!(node.chance, Some(true));
                 let uniform = 1.0 / legal.len() as f64;
-                assert!(ours.edges.iter().all(|e| e.chance == Some(uniform)));
+                assert!(ours.edges.iter().all(|e| e.probability == Some(uniform)));
             }
             CurrentPlayer::Player(p) => {
                 assert_eq!(node.player, Some(i32::from(p)));

@@ -68,7 +68,7 @@ impl EnvSpec for House {
                     return Ok(table);
                 }
                 self.failures.fetch_add(1, Ordering::Relaxed);
-                Err(EnvError::Invalid { place: "table".to_owned(), problem: "it has three legs".to_owned() })
+                Err(EnvError::Invalid { location: "table".to_owned(), problem: "it has three legs".to_owned() })
             }
         }
     }

@@ -46,7 +46,7 @@ impl EnvSpec for SlowHouse {
             self.seen_at_last.store(text.lines().count(), Ordering::SeqCst);
         }
         if Some(nth) == self.breaks {
-            return Err(EnvError::Invalid { place: "table".to_owned(), problem: "it has three legs".to_owned() });
+            return Err(EnvError::Invalid { location: "table".to_owned(), problem: "it has three legs".to_owned() });
         }
         sleep(self.takes);
         self.kuhn.build(task)

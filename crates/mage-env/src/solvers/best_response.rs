@@ -1,21 +1,21 @@
-//! What is the best one can do against players whose strategies are known?
+//! Best responses and exploitability on a game's history tree.
 //!
-//! Exact values on a written-out game, for perfect-recall information sets: [`Game::observe`] tells a player's own past
-//! actions, so what is best in one set depends only on what comes after it.
+//! Values are exact for games of perfect recall: [`Game::observe`] includes a player's own past actions, so the best
+//! action in an information set depends only on what follows it.
 
 use super::{HistoryTree, TabularPolicy};
 use crate::{CurrentPlayer, Error, Game, MAX_PLAYERS, Opponent, Result};
 
-/// A best answer and what it earns.
+/// A best response and its value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BestResponse {
-    /// The expected return.
+    /// Expected return.
     pub value: f64,
-    /// What to do in each information set of the seat (ties: the first action).
+    /// The policy in each information set of the seat (ties: the first action).
     pub policy: TabularPolicy,
 }
 
-/// The best response of `seat` while `others` plays all other seats (see [`super::Profile`] for one strategy each).
+/// The best response of `seat` while `others` plays all other seats (see [`super::Profile`] for one strategy per seat).
 pub fn best_response<G: Game>(
     game: &G,
     tree: &HistoryTree<G>,
@@ -30,7 +30,7 @@ pub fn best_response<G: Game>(
             reach[e.child] = reach[id] * p;
         }
     }
-    let mut search = Search {
+    let mut search = BestResponseSearch {
         tree,
         seat,
         probs: &probs,
@@ -42,17 +42,18 @@ pub fn best_response<G: Game>(
     let mut policy = TabularPolicy::default();
     for (id, set) in tree.info_sets().iter().enumerate().filter(|(_, s)| s.player == seat) {
         let best = search.choose(id);
-        let sure = set.actions.iter().enumerate().map(|(i, a)| (*a, f64::from(u8::from(i == best))));
-        policy.insert(seat, set.text.clone(), sure.collect());
+        let probs = set.actions.iter().enumerate().map(|(i, a)| (*a, f64::from(u8::from(i == best))));
+        policy.insert(seat, set.observation.clone(), probs.collect());
     }
     Ok(BestResponse { value, policy })
 }
 
-/// What each seat earns when `all` plays all of them.
+/// Expected return of each seat when `all` plays every seat.
 pub fn expected_returns<G: Game>(game: &G, tree: &HistoryTree<G>, all: &dyn Opponent<G>) -> Result<[f64; MAX_PLAYERS]> {
     let probs = edge_probabilities(game, tree, all, None)?;
     let mut value: Vec<[f64; MAX_PLAYERS]> = tree.nodes().iter().map(|n| n.returns).collect();
-    for (id, node) in tree.nodes().iter().enumerate().rev().filter(|(_, n)| n.turn != CurrentPlayer::Terminal) {
+    for (id, node) in tree.nodes().iter().enumerate().rev().filter(|(_, n)| n.current_player != CurrentPlayer::Terminal)
+    {
         let mut mean = [0.0; MAX_PLAYERS];
         for (e, p) in node.edges.iter().zip(&probs[id]) {
             mean.iter_mut().zip(value[e.child]).for_each(|(m, v)| *m += p * v);
@@ -62,7 +63,7 @@ pub fn expected_returns<G: Game>(game: &G, tree: &HistoryTree<G>, all: &dyn Oppo
     Ok(value[0])
 }
 
-/// How much a player who knew the strategies could gain by leaving them, on average over seats; 0 at an equilibrium.
+/// Exploitability: the gain of a best response over the current policy, averaged over seats; 0 at an equilibrium.
 pub fn exploitability<G: Game>(game: &G, tree: &HistoryTree<G>, all: &dyn Opponent<G>) -> Result<f64> {
     let current = expected_returns(game, tree, all)?;
     let mut gain = 0.0;
@@ -72,16 +73,16 @@ pub fn exploitability<G: Game>(game: &G, tree: &HistoryTree<G>, all: &dyn Oppone
     Ok(gain / f64::from(tree.players()))
 }
 
-/// How likely each edge is; 1 along all of `free`'s own actions, which leaves them out of every product.
+/// Probability of each edge. Edges of `free`'s own actions get 1, which leaves them out of reach products.
 fn edge_probabilities<G: Game>(
     game: &G,
     tree: &HistoryTree<G>,
     players: &dyn Opponent<G>,
     free: Option<u8>,
 ) -> Result<Vec<Vec<f64>>> {
-    let row = |node: &super::HistoryNode<G::State>| match node.turn {
+    let row = |node: &super::HistoryNode<G::State>| match node.current_player {
         CurrentPlayer::Terminal => Ok(Vec::new()),
-        CurrentPlayer::Chance => Ok(node.edges.iter().map(|e| e.chance.unwrap_or(0.0)).collect()),
+        CurrentPlayer::Chance => Ok(node.edges.iter().map(|e| e.probability.unwrap_or(0.0)).collect()),
         CurrentPlayer::Player(p) if Some(p) == free => Ok(vec![1.0; node.edges.len()]),
         CurrentPlayer::Player(p) => {
             let policy = players.policy(game, &node.state, p).ok_or_else(|| missing_policy(game, &node.state, p))?;
@@ -92,18 +93,18 @@ fn edge_probabilities<G: Game>(
     tree.nodes().iter().map(row).collect()
 }
 
-/// What oracles say about an opponent that cannot state its probabilities.
+/// Error for an opponent without action probabilities.
 pub(in crate::solvers) fn missing_policy<G: Game>(game: &G, s: &G::State, seat: u8) -> Error {
     Error::invalid(
         "oracle",
         format!(
-            "the strategy in seat {seat} states no probabilities at `{}`; exact oracles need them",
+            "the strategy in seat {seat} has no action probabilities at `{}`; exact solvers need them",
             game.observe(s, seat)
         ),
     )
 }
 
-struct Search<'a, G: Game> {
+struct BestResponseSearch<'a, G: Game> {
     tree: &'a HistoryTree<G>,
     seat: u8,
     probs: &'a [Vec<f64>],
@@ -112,14 +113,14 @@ struct Search<'a, G: Game> {
     value: Vec<Option<f64>>,
 }
 
-impl<G: Game> Search<'_, G> {
+impl<G: Game> BestResponseSearch<'_, G> {
     fn value_of(&mut self, id: usize) -> f64 {
         if let Some(v) = self.value[id] {
             return v;
         }
         let tree = self.tree;
         let node = &tree.nodes()[id];
-        let v = match (node.turn, node.set) {
+        let v = match (node.current_player, node.info_set) {
             (CurrentPlayer::Terminal, _) => node.returns[usize::from(self.seat)],
             (CurrentPlayer::Player(p), Some(set)) if p == self.seat => {
                 let best = self.choose(set);

@@ -1,4 +1,4 @@
-//! What are the ceilings of a population, from every seat?
+//! The ceilings of a population by seat.
 
 use super::{
     BayesAdaptiveSolver, Candidate, NamedValue, OracleReport, ScoreCurve, ScoreObjective, SeatOracle,
@@ -7,23 +7,23 @@ use super::{
 use crate::{Deal, Game, Result};
 use std::hash::Hash;
 
-/// What ceilings are asked for.
+/// Parameters of [`ceilings`].
 pub struct CeilingQuery<'a> {
     /// The environment's name, for the report.
     pub env: &'a str,
     /// The split's name, for the report.
     pub split: &'a str,
-    /// What a score is counted in, for the report.
+    /// The unit of scores, for the report.
     pub unit: &'a str,
-    /// How many episodes a meta-episode has.
+    /// Number of episodes of a meta-episode.
     pub episodes: u32,
-    /// Whether the opening deal changes from one to the next.
+    /// Whether the chance opening changes between episodes.
     pub deal: Deal,
-    /// How often the agent takes each seat; shares add up to 1.
+    /// Probability of each seat; they sum to 1.
     pub seat_shares: &'a [f64],
 }
 
-/// The ceilings against some opponents, or `None` where one of them cannot state its probabilities.
+/// The ceilings against some opponents, or `None` if one of them has no action probabilities.
 pub fn ceilings<G: Game>(
     game: &G,
     candidates: &[Candidate<G>],
@@ -40,7 +40,7 @@ where
     let mut seats = Vec::new();
     for (seat, share) in query.seat_shares.iter().enumerate() {
         let bayes = BayesAdaptiveSolver::new(game, seat as u8, query.deal, candidates, query.episodes)?;
-        seats.push(of_seat(&bayes, *share));
+        seats.push(seat_ceilings(&bayes, *share));
     }
     Ok(Some(OracleReport {
         env: query.env.to_owned(),
@@ -54,13 +54,13 @@ where
     }))
 }
 
-fn of_seat(bayes: &BayesAdaptiveSolver, share: f64) -> SeatOracle {
+fn seat_ceilings(bayes: &BayesAdaptiveSolver, share: f64) -> SeatOracle {
     let full_info = bayes.full_info().by_episode;
-    let curve = |of: &ScoreCurve| ScoreCurve { by_episode: settled(&of.by_episode, &full_info) };
+    let curve = |of: &ScoreCurve| ScoreCurve { by_episode: snap_to_full_info(&of.by_episode, &full_info) };
     SeatOracle {
         seat: Some(bayes.seat()),
         share,
-        memoryless: settled(&bayes.memoryless().by_episode, &full_info),
+        memoryless: snap_to_full_info(&bayes.memoryless().by_episode, &full_info),
         best_response: best_responses(bayes),
         last: curve(bayes.curve(ScoreObjective::Last)),
         sum: curve(bayes.curve(ScoreObjective::Sum)),
@@ -71,13 +71,13 @@ fn of_seat(bayes: &BayesAdaptiveSolver, share: f64) -> SeatOracle {
     }
 }
 
-/// Values that differ from what one who is told earns by rounding noise alone are that: printed, noise could make them look
-/// larger than what nobody exceeds.
-fn settled(values: &[f64], told: &[f64]) -> Vec<f64> {
-    values.iter().zip(told).map(|(v, most)| if *v > most - 1e-9 { *most } else { *v }).collect()
+/// Replaces values within rounding error of the full-information bound by the bound. Otherwise rounding could print a
+/// value above the bound.
+fn snap_to_full_info(values: &[f64], full_info: &[f64]) -> Vec<f64> {
+    values.iter().zip(full_info).map(|(v, bound)| if *v > bound - 1e-9 { *bound } else { *v }).collect()
 }
 
-/// By opponent and phase, the mean over deals.
+/// Best-response values by opponent and phase, averaged over deals.
 fn best_responses(bayes: &BayesAdaptiveSolver) -> Vec<NamedValue> {
     let mut out: Vec<(f64, NamedValue)> = Vec::new();
     for (t, value) in bayes.hidden_types().iter().zip(bayes.best_response_values()) {
@@ -94,11 +94,11 @@ fn best_responses(bayes: &BayesAdaptiveSolver) -> Vec<NamedValue> {
 }
 
 fn mean(seats: &[SeatOracle]) -> SeatOracle {
-    let number = |of: fn(&SeatOracle) -> f64| seats.iter().map(|s| s.share * of(s)).sum::<f64>();
+    let mean_of = |of: fn(&SeatOracle) -> f64| seats.iter().map(|s| s.share * of(s)).sum::<f64>();
     let row = |of: fn(&SeatOracle) -> &[f64]| {
         let n = seats.iter().filter(|s| s.share > 0.0).map(|s| of(s).len()).min().unwrap_or(0);
-        let taken = || seats.iter().filter(|s| s.share > 0.0);
-        (0..n).map(|i| taken().map(|s| s.share * of(s)[i]).sum()).collect::<Vec<f64>>()
+        let used_seats = || seats.iter().filter(|s| s.share > 0.0);
+        (0..n).map(|i| used_seats().map(|s| s.share * of(s)[i]).sum()).collect::<Vec<f64>>()
     };
     let names = seats.first().map_or(&[][..], |s| &s.best_response);
     let best_response = names.iter().enumerate().map(|(i, n)| NamedValue {
@@ -107,15 +107,15 @@ fn mean(seats: &[SeatOracle]) -> SeatOracle {
     });
     SeatOracle {
         seat: None,
-        share: number(|_| 1.0),
+        share: mean_of(|_| 1.0),
         memoryless: row(|s| &s.memoryless),
         best_response: best_response.collect(),
         full_info: row(|s| &s.full_info),
         last: ScoreCurve { by_episode: row(|s| &s.last.by_episode) },
         sum: ScoreCurve { by_episode: row(|s| &s.sum.by_episode) },
         pass_at_k: row(|s| &s.pass_at_k),
-        last_gap: number(|s| s.last_gap),
-        sum_gap: number(|s| s.sum_gap),
+        last_gap: mean_of(|s| s.last_gap),
+        sum_gap: mean_of(|s| s.sum_gap),
     }
 }
 
@@ -124,8 +124,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn noise_never_lifts_a_value_above_what_nobody_exceeds() {
-        let told = [0.8125, 0.8125, 0.8125];
-        assert_eq!(settled(&[0.8125 + 1e-15, 0.8125 - 1e-12, 0.81], &told), [0.8125, 0.8125, 0.81]);
+    fn rounding_error_never_lifts_a_value_above_the_full_information_bound() {
+        let full_info = [0.8125, 0.8125, 0.8125];
+        assert_eq!(snap_to_full_info(&[0.8125 + 1e-15, 0.8125 - 1e-12, 0.81], &full_info), [0.8125, 0.8125, 0.81]);
     }
 }

@@ -1,58 +1,58 @@
-//! What can happen in one episode, and how likely is it?
+//! The game tree of one episode, for exact policy evaluation.
 //!
-//! For judging a policy without luck: with its probabilities at every decision, an episode's expected score is a sum over
-//! all that can happen instead of a mean over what happened to happen. An agent never gets to see one.
+//! With a policy's probabilities at every decision, the expected score of an episode is a sum over the tree, without
+//! sampling error. Agents never see it.
 
 use crate::{ActionId, CurrentPlayer, Observation, Outcome, Strategy, TextGame};
 use std::collections::HashMap;
 
-/// Everything that can happen in one episode.
+/// The tree of one episode.
 #[derive(Clone, Debug)]
 pub struct GameTree {
-    /// Where it may begin, with probabilities.
+    /// Distribution over the first nodes.
     pub start: Transitions,
-    /// The nodes, each reached in one way only.
+    /// The nodes; each has a single predecessor.
     pub nodes: Vec<GameNode>,
-    /// What an agent can have seen when it decides; nodes it cannot tell apart share one.
+    /// The agent's information sets; nodes it cannot distinguish share one.
     pub info_sets: Vec<InfoSet>,
 }
 
-/// Where chance and the others may lead: indices of nodes, with probabilities.
+/// Distribution over next nodes (indices) after chance and the other players.
 pub type Transitions = Vec<(usize, f64)>;
 
-/// A node where the agent decides, or the end.
+/// A decision of the agent, or a terminal node.
 #[derive(Clone, Debug)]
 pub enum GameNode {
-    /// The agent decides: what it has seen, by index, and where each of its actions transitions.
+    /// The agent decides.
     Decision {
-        /// Index of the info_set.
+        /// Index of the information set.
         info_set: usize,
-        /// By action, in the order of the info_set's legal actions.
+        /// By action, in the order of the information set's legal actions.
         transitions: Vec<Transitions>,
     },
-    /// The end.
+    /// The episode has ended.
     Terminal {
-        /// The score in the environment's own unit.
+        /// Score in the environment's unit.
         score: f32,
-        /// For whom.
+        /// Outcome for the agent.
         outcome: Outcome,
     },
 }
 
-/// What an agent has seen of an episode when it decides.
+/// An information set: what the agent has observed in the episode when it decides.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct InfoSet {
-    /// What it saw first.
+    /// The first observation.
     pub start: Observation,
-    /// What it did, by canonical name, and what it saw then.
+    /// Its actions by canonical name, each with the observation after it.
     pub history: Vec<(String, Observation)>,
-    /// What it can do now, by canonical name.
+    /// The legal actions by canonical name.
     pub legal: Vec<String>,
 }
 
 impl GameTree {
-    /// The expected score and the probability of winning when `policy` gives the probability of each legal action of a
-    /// info_set.
+    /// The expected score and the win probability when `policy` gives the probability of each legal action of an
+    /// information set.
     pub fn value(&self, policy: &dyn Fn(usize) -> Vec<f64>) -> (f64, f64) {
         self.sum(&self.start, policy)
     }
@@ -75,42 +75,43 @@ impl GameTree {
     }
 }
 
-/// Builds the tree of a game from a seat; `None` when the others' probabilities cannot be told or there are more than
-/// `limit` nodes.
-pub(crate) fn grow<G: TextGame>(
+/// Builds the tree of a game from a seat. `None` if the others have no action probabilities or the tree exceeds `limit`
+/// nodes.
+pub(crate) fn build<G: TextGame>(
     game: &G,
     start: G::State,
     seat: u8,
     others: &Strategy<G>,
     limit: usize,
 ) -> Option<GameTree> {
-    let mut grower = Grower {
+    let mut builder = GameTreeBuilder {
         game,
         seat,
         others,
         limit,
         tree: GameTree { start: Vec::new(), nodes: Vec::new(), info_sets: Vec::new() },
-        known: HashMap::new(),
+        info_set_ids: HashMap::new(),
     };
-    grower.tree.start = grower.lead(start, 1.0, None)?;
-    Some(grower.tree)
+    builder.tree.start = builder.expand(start, 1.0, None)?;
+    Some(builder.tree)
 }
 
-struct Grower<'g, G: TextGame> {
+struct GameTreeBuilder<'g, G: TextGame> {
     game: &'g G,
     seat: u8,
     others: &'g Strategy<G>,
     limit: usize,
     tree: GameTree,
-    known: HashMap<InfoSet, usize>,
+    info_set_ids: HashMap<InfoSet, usize>,
 }
 
-impl<G: TextGame> Grower<'_, G> {
-    /// Chance and the others, until the agent moves or it is over. `before` is the info_set and action that led here.
-    fn lead(&mut self, state: G::State, p: f64, before: Option<(usize, ActionId)>) -> Option<Transitions> {
+impl<G: TextGame> GameTreeBuilder<'_, G> {
+    /// Plays chance and the others until the agent moves or the game ends. `previous` is the agent's last information
+    /// set and action.
+    fn expand(&mut self, state: G::State, p: f64, previous: Option<(usize, ActionId)>) -> Option<Transitions> {
         let probabilities = match self.game.current_player(&state) {
-            CurrentPlayer::Terminal => return self.end(&state, p),
-            CurrentPlayer::Player(s) if s == self.seat => return self.decide(state, p, before),
+            CurrentPlayer::Terminal => return self.terminal(&state, p),
+            CurrentPlayer::Player(s) if s == self.seat => return self.decide(state, p, previous),
             CurrentPlayer::Chance => self.game.chance(&state),
             CurrentPlayer::Player(s) => self.others.policy(self.game, &state, s)?,
         };
@@ -118,7 +119,7 @@ impl<G: TextGame> Grower<'_, G> {
         for (action, q) in probabilities.into_iter().filter(|(_, q)| *q > 0.0) {
             let mut next = state.clone();
             self.game.apply(&mut next, action);
-            transitions.extend(self.lead(next, p * q, before)?);
+            transitions.extend(self.expand(next, p * q, previous)?);
         }
         Some(transitions)
     }
@@ -128,7 +129,7 @@ impl<G: TextGame> Grower<'_, G> {
         (self.tree.nodes.len() <= self.limit).then(|| self.tree.nodes.len() - 1)
     }
 
-    fn end(&mut self, state: &G::State, p: f64) -> Option<Transitions> {
+    fn terminal(&mut self, state: &G::State, p: f64) -> Option<Transitions> {
         let outcome = match self.game.returns(state)[usize::from(self.seat)] {
             r if r > 0.0 => Outcome::Won,
             r if r < 0.0 => Outcome::Lost,
@@ -138,11 +139,11 @@ impl<G: TextGame> Grower<'_, G> {
         Some(vec![(self.node(GameNode::Terminal { score, outcome })?, p)])
     }
 
-    fn decide(&mut self, state: G::State, p: f64, before: Option<(usize, ActionId)>) -> Option<Transitions> {
+    fn decide(&mut self, state: G::State, p: f64, previous: Option<(usize, ActionId)>) -> Option<Transitions> {
         let now = self.game.describe(&state, self.seat);
         let actions = self.game.legal(&state);
         let legal = actions.iter().map(|a| self.game.action_name(*a)).collect();
-        let seen = match before {
+        let info = match previous {
             None => InfoSet { start: now, history: Vec::new(), legal },
             Some((earlier, action)) => {
                 let earlier = &self.tree.info_sets[earlier];
@@ -151,11 +152,11 @@ impl<G: TextGame> Grower<'_, G> {
                 InfoSet { start: earlier.start.clone(), history, legal }
             }
         };
-        let info_set = match self.known.get(&seen) {
-            Some(known) => *known,
+        let info_set = match self.info_set_ids.get(&info) {
+            Some(id) => *id,
             None => {
-                self.tree.info_sets.push(seen.clone());
-                self.known.insert(seen, self.tree.info_sets.len() - 1);
+                self.tree.info_sets.push(info.clone());
+                self.info_set_ids.insert(info, self.tree.info_sets.len() - 1);
                 self.tree.info_sets.len() - 1
             }
         };
@@ -164,7 +165,7 @@ impl<G: TextGame> Grower<'_, G> {
         for action in actions {
             let mut next = state.clone();
             self.game.apply(&mut next, action);
-            all.push(self.lead(next, 1.0, Some((info_set, action)))?);
+            all.push(self.expand(next, 1.0, Some((info_set, action)))?);
         }
         self.tree.nodes[node] = GameNode::Decision { info_set, transitions: all };
         Some(vec![(node, p)])
@@ -182,8 +183,8 @@ mod tests {
     }
 
     #[test]
-    fn always_betting_in_kuhn_earns_what_it_should() {
-        // Reference points of always betting: 0, -1/3, 0 from the first seat and 0, 0, -1/3 from the second.
+    fn value_of_always_betting_in_kuhn_is_exact() {
+        // Values of always betting: 0, -1/3, 0 from the first seat and 0, 0, -1/3 from the second.
         let (registry, population) = kuhn();
         let expected =
             [("conservative", [0.0, 0.0]), ("aggressive", [-1.0 / 3.0, 0.0]), ("intermediate", [0.0, -1.0 / 3.0])];
@@ -194,10 +195,7 @@ mod tests {
                 task.opponent = specs.iter().find(|(_, s)| s.name == name).map(|(_, s)| (*s).clone());
                 task.seat = seat;
                 let tree = registry.build(&task).unwrap().game_tree(0, 1000).unwrap();
-                assert!(
-                    (3..=6).contains(&tree.info_sets.len()),
-                    "three cards, two situations, some of which never arise"
-                );
+                assert!((3..=6).contains(&tree.info_sets.len()), "three cards, two situations, some unreachable");
                 let bet =
                     |info_set: usize| tree.info_sets[info_set].legal.iter().map(|a| f64::from(a == "BET")).collect();
                 let (value, won) = tree.value(&bet);
@@ -208,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn large_games_and_searching_opponents_have_none() {
+    fn large_games_and_mcts_opponents_have_no_tree() {
         let registry = Registry::builtin();
         let blind = registry.get("tictactoe").unwrap().populations();
         let blind = &blind.iter().find(|(name, _)| *name == "blind-line").unwrap().1;

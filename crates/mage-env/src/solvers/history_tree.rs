@@ -1,145 +1,149 @@
-//! What can happen in this game, all of it?
+//! The tree of all histories of a small game, with its information sets.
 //!
-//! [`HistoryTree`] lists every history of a small game, with the information sets they fall into. Equilibria ([`super::Cfr`]) and
-//! plain best responses ([`super::best_response`]) are computed on it. Games too large to write out are refused; the
-//! belief solver ([`super::BayesAdaptiveSolver`]) works on positions instead, of which there are far fewer.
+//! Equilibria ([`super::Cfr`]) and best responses ([`super::best_response`]) are computed on it. Larger games are
+//! rejected; the belief solver ([`super::BayesAdaptiveSolver`]) works on states, of which there are far fewer.
 
 use crate::{ActionId, ActionList, CurrentPlayer, Error, Game, MAX_PLAYERS, Result, Seed};
 use std::collections::HashMap;
 
-/// The most histories a tree may have: Tic-Tac-Toe's 549,946 fit.
+/// Maximum number of histories. Tic-Tac-Toe's 549,946 fit.
 pub const MAX_HISTORIES: usize = 2_000_000;
 
-/// Every history of a game. Parents come before their children, so that walking backwards goes bottom up.
+/// Every history of a game. Parents precede their children, so backward iteration is bottom-up.
 pub struct HistoryTree<G: Game> {
     nodes: Vec<HistoryNode<G::State>>,
-    sets: Vec<HistoryInfoSet>,
+    info_sets: Vec<HistoryInfoSet>,
     players: u8,
 }
 
 /// One history.
 pub struct HistoryNode<S> {
-    /// The position it leads to.
+    /// The state after the history.
     pub state: S,
     /// Who moves next.
-    pub turn: CurrentPlayer,
-    /// What the player who moves next knows, as an index into [`HistoryTree::sets`].
-    pub set: Option<usize>,
-    /// What may happen next.
+    pub current_player: CurrentPlayer,
+    /// The mover's information set, as an index into [`HistoryTree::info_sets`].
+    pub info_set: Option<usize>,
+    /// Edges to the next histories.
     pub edges: Vec<HistoryEdge>,
-    /// What each seat has won so far.
+    /// Returns of each seat so far.
     pub returns: [f64; MAX_PLAYERS],
 }
 
-/// One thing that may happen next.
+/// An edge to the next history.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HistoryEdge {
-    /// The action, a player's or nature's.
+    /// The action of a player or of chance.
     pub action: ActionId,
     /// The history after it.
     pub child: usize,
-    /// How likely nature takes it; `None` where a player decides.
-    pub chance: Option<f64>,
+    /// Probability of a chance action; `None` for a player's.
+    pub probability: Option<f64>,
 }
 
-/// All histories that look the same to the player who has to move.
+/// An information set: the histories that the player to move cannot distinguish.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HistoryInfoSet {
-    /// Who moves.
+    /// The player to move.
     pub player: u8,
-    /// What the player knows ([`Game::observe`]).
-    pub text: String,
-    /// What the player may do.
+    /// The player's observation ([`Game::observe`]).
+    pub observation: String,
+    /// The legal actions.
     pub actions: ActionList,
-    /// The histories.
+    /// Its histories.
     pub nodes: Vec<usize>,
 }
 
 impl<G: Game> HistoryTree<G> {
-    /// Writes the game out. Refuses a game of more than [`MAX_HISTORIES`].
+    /// Enumerates a game. Fails for more than [`MAX_HISTORIES`] histories.
     pub fn new(game: &G) -> Result<Self> {
         Self::with_limit(game, MAX_HISTORIES)
     }
 
-    /// Writes the game out, unless it has more than `limit` histories.
+    /// Enumerates a game. Fails for more than `limit` histories.
     pub fn with_limit(game: &G, limit: usize) -> Result<Self> {
-        let mut builder = Builder { game, limit, nodes: Vec::new(), sets: Vec::new(), index: HashMap::new() };
+        let mut builder =
+            HistoryTreeBuilder { game, limit, nodes: Vec::new(), info_sets: Vec::new(), index: HashMap::new() };
         builder.add(game.initial(&mut Seed::new(0).rng()))?;
-        Ok(HistoryTree { nodes: builder.nodes, sets: builder.sets, players: game.players() })
+        Ok(HistoryTree { nodes: builder.nodes, info_sets: builder.info_sets, players: game.players() })
     }
 
-    /// The histories; the first is the start of the game.
+    /// All histories; the first is the root.
     pub fn nodes(&self) -> &[HistoryNode<G::State>] {
         &self.nodes
     }
 
     /// The information sets of all players.
     pub fn info_sets(&self) -> &[HistoryInfoSet] {
-        &self.sets
+        &self.info_sets
     }
 
-    /// How many seats the game has.
+    /// Number of seats.
     pub fn players(&self) -> u8 {
         self.players
     }
 }
 
-struct Builder<'g, G: Game> {
+struct HistoryTreeBuilder<'g, G: Game> {
     game: &'g G,
     limit: usize,
     nodes: Vec<HistoryNode<G::State>>,
-    sets: Vec<HistoryInfoSet>,
+    info_sets: Vec<HistoryInfoSet>,
     index: HashMap<(u8, String), usize>,
 }
 
-impl<G: Game> Builder<'_, G> {
+impl<G: Game> HistoryTreeBuilder<'_, G> {
     fn add(&mut self, state: G::State) -> Result<usize> {
         let id = self.nodes.len();
         if id >= self.limit {
             return Err(Error::invalid(
                 "game tree",
-                format!("more than {} histories; this oracle is for smaller games", self.limit),
+                format!("more than {} histories; this solver supports smaller games only", self.limit),
             ));
         }
-        let turn = self.game.current_player(&state);
-        let steps: Vec<(ActionId, Option<f64>)> = match turn {
+        let current_player = self.game.current_player(&state);
+        let steps: Vec<(ActionId, Option<f64>)> = match current_player {
             CurrentPlayer::Terminal => Vec::new(),
             CurrentPlayer::Chance => self.game.chance(&state).into_iter().map(|(a, p)| (a, Some(p))).collect(),
             CurrentPlayer::Player(_) => self.game.legal(&state).into_iter().map(|a| (a, None)).collect(),
         };
-        let set = match turn {
-            CurrentPlayer::Player(p) => Some(self.set_of(&state, p, id, steps.iter().map(|(a, _)| *a).collect())?),
+        let info_set = match current_player {
+            CurrentPlayer::Player(p) => {
+                Some(self.add_to_info_set(&state, p, id, steps.iter().map(|(a, _)| *a).collect())?)
+            }
             _ => None,
         };
         let returns = self.game.returns(&state).map(f64::from);
         self.nodes.push(HistoryNode {
             state: state.clone(),
-            turn,
-            set,
+            current_player,
+            info_set,
             edges: Vec::with_capacity(steps.len()),
             returns,
         });
-        for (action, chance) in steps {
+        for (action, probability) in steps {
             let mut next = state.clone();
             self.game.apply(&mut next, action);
             let child = self.add(next)?;
-            self.nodes[id].edges.push(HistoryEdge { action, child, chance });
+            self.nodes[id].edges.push(HistoryEdge { action, child, probability });
         }
         Ok(id)
     }
 
-    fn set_of(&mut self, state: &G::State, player: u8, node: usize, actions: ActionList) -> Result<usize> {
-        let text = self.game.observe(state, player);
-        let fresh = self.sets.len();
-        let id = *self.index.entry((player, text.clone())).or_insert(fresh);
+    fn add_to_info_set(&mut self, state: &G::State, player: u8, node: usize, actions: ActionList) -> Result<usize> {
+        let observation = self.game.observe(state, player);
+        let fresh = self.info_sets.len();
+        let id = *self.index.entry((player, observation.clone())).or_insert(fresh);
         if id == fresh {
-            self.sets.push(HistoryInfoSet { player, text, actions, nodes: vec![node] });
-        } else if self.sets[id].actions == actions {
-            self.sets[id].nodes.push(node);
+            self.info_sets.push(HistoryInfoSet { player, observation, actions, nodes: vec![node] });
+        } else if self.info_sets[id].actions == actions {
+            self.info_sets[id].nodes.push(node);
         } else {
             return Err(Error::invalid(
                 "game tree",
-                format!("seat {player} sees `{text}` in positions with different legal actions; `observe` must tell"),
+                format!(
+                    "seat {player} observes `{observation}` in states with different legal actions; `observe` must distinguish them"
+                ),
             ));
         }
         Ok(id)
@@ -152,7 +156,7 @@ mod tests {
     use crate::kuhn::Kuhn;
 
     #[test]
-    fn parents_come_first_and_sets_cover_all_decisions() {
+    fn parents_precede_children_and_info_sets_cover_all_decisions() {
         let tree = HistoryTree::new(&Kuhn).unwrap();
         assert_eq!(tree.nodes().len(), 58);
         assert_eq!(tree.info_sets().len(), 12);

@@ -1,14 +1,15 @@
 //! Exact solvers and search for games.
 //!
-//! The exact solvers know only [`Game`](crate::Game) and [`Opponent::policy`](crate::Opponent::policy), so they work for any
-//! small game and any opponent that states its probabilities:
+//! The exact solvers use only [`Game`](crate::Game) and [`Opponent::policy`](crate::Opponent::policy), so they apply to
+//! any small game and any opponent with known action probabilities:
 //!
-//! - [`HistoryTree`] enumerates a game's histories; [`Cfr`] finds an equilibrium on it, [`best_response`] and [`exploitability`]
-//!   evaluate strategies.
-//! - [`BayesAdaptiveSolver`] is the optimum of an agent that meets a hidden opponent repeatedly, stationary or switching.
+//! - [`HistoryTree`] enumerates a game's histories; [`Cfr`] approximates an equilibrium on it, [`best_response`] and
+//!   [`exploitability`] evaluate strategies.
+//! - [`BayesAdaptiveSolver`] computes the optimum of an agent that meets a hidden opponent repeatedly, stationary or
+//!   switching.
 //! - [`ceilings`] collects the ceilings of a population in an [`OracleReport`].
 //!
-//! [`mcts`] is Monte-Carlo tree search, which needs no probabilities and scales to larger games.
+//! [`mcts`] is Monte-Carlo tree search, which needs no opponent probabilities and scales to larger games.
 
 mod best_response;
 mod ceilings;

@@ -1,4 +1,4 @@
-//! The ceilings of a population, as printed and as read by programs.
+//! The report of a population's ceilings.
 
 use serde::Serialize;
 
@@ -9,38 +9,37 @@ pub struct OracleReport {
     pub env: String,
     /// The split.
     pub split: String,
-    /// What values are counted in.
+    /// The unit of values.
     pub unit: String,
-    /// How many episodes a meta-episode has.
+    /// Number of episodes of a meta-episode.
     pub episodes: u32,
-    /// One entry a seat.
+    /// One entry per seat.
     pub seats: Vec<SeatOracle>,
-    /// The mean over seats, weighted by how often the agent takes each.
+    /// The mean over seats, weighted by their probabilities.
     pub mean: SeatOracle,
-    /// Opponents that could only be asked for their moves: what is said about them rests on samples.
+    /// Opponents without known action probabilities, estimated from samples.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sampled_opponents: Vec<SampledOpponent>,
-    /// What else a reader should know.
+    /// Further remarks for the reader.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
 impl OracleReport {
-    /// How far the best learner's curves may be below the optimum, because not all beliefs were solved: the worse of the last
-    /// episode and the mean over episodes.
+    /// Largest gap of the learner's curves to the optimum: the worse of the last episode and the mean over episodes.
     pub fn max_gap(&self) -> f64 {
         let worst = |s: &SeatOracle| s.last_gap.max(s.sum_gap / f64::from(self.episodes.max(1)));
         self.seats.iter().map(worst).fold(0.0, f64::max)
     }
 
-    /// Whether the best learner's curves are lower bounds, by more than three decimals would show.
+    /// Whether the learner's curves are lower bounds: the gap shows in three decimals.
     pub fn learner_is_lower_bound(&self) -> bool {
         is_lower_bound(self.max_gap())
     }
 }
 
-/// How a line that says what is possible is known: `exact` or `estimated` from an opponent's moves, and `at least` where the best
-/// learner may be better than shown.
+/// How reliable a reported ceiling is: `exact`, `estimated` from sampled moves, or `at least` where the learner's value
+/// is a lower bound.
 pub fn bound_label(estimated: bool, lower_bound: bool) -> &'static str {
     match (estimated, lower_bound) {
         (false, false) => "exact",
@@ -50,30 +49,30 @@ pub fn bound_label(estimated: bool, lower_bound: bool) -> &'static str {
     }
 }
 
-/// Whether a value that may be this much too low is to be called a lower bound: three decimals would show it.
-pub fn is_lower_bound(error: f64) -> bool {
-    error > 5e-4
+/// Whether a value with this gap is a lower bound: the gap shows in three decimals.
+pub fn is_lower_bound(gap: f64) -> bool {
+    gap > 5e-4
 }
 
-/// An opponent that states no probabilities, met from one seat. All else in the report takes the moves it was seen to make
-/// for its probabilities; an answer fitted_value to them is a little lucky, and fresh games tell by how much.
+/// An opponent without action probabilities, from one seat. The report takes its sampled move frequencies for its
+/// probabilities. The best response to them overfits slightly; fresh games measure by how much.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SampledOpponent {
     /// Its name.
     pub name: String,
     /// The agent's seat.
     pub seat: u8,
-    /// How many moves it was asked for in each position, at least.
+    /// Minimum number of sampled moves per board.
     pub samples: u32,
-    /// In how many positions.
+    /// Number of boards sampled.
     pub positions: usize,
-    /// What the best answer to those moves earns against them.
+    /// Value of the best response to the sampled moves, against them.
     pub fitted_value: f64,
-    /// How many fresh games that answer played against the opponent itself.
+    /// Number of fresh games of that response against the opponent itself.
     pub games: u32,
-    /// What it earned there.
+    /// Mean score in those games.
     pub measured_value: f64,
-    /// The standard error of that.
+    /// Standard error of that mean.
     pub standard_error: f64,
 }
 
@@ -82,39 +81,40 @@ pub struct SampledOpponent {
 pub struct SeatOracle {
     /// The seat; `None` for the mean over seats.
     pub seat: Option<u8>,
-    /// How often the agent sits there.
+    /// Probability of the seat.
     pub share: f64,
     /// The best policy without memory between episodes, by episode.
     pub memoryless: Vec<f64>,
-    /// The best response to each opponent, known from the start; to each phase (`name/phase`) of one that switches. Where
-    /// deals are fixed, the deal is known too: it can be learned.
+    /// Best responses to each known opponent, or to each phase (`name/phase`) of a switching one. Where deals are
+    /// fixed, the deal is known too, since it can be learned.
     pub best_response: Vec<NamedValue>,
-    /// The mean of the best responses: what one could do if told who sits opposite, by episode.
+    /// The mean of the best responses: the score with the opponent known, by episode.
     pub full_info: Vec<f64>,
-    /// The best possible learner when only the last episode counts (ties: the larger sum).
+    /// The optimal learner for the last episode (ties: the larger sum).
     pub last: ScoreCurve,
-    /// The best possible learner when all episodes count alike (ties: the better last episode).
+    /// The optimal learner for the sum over episodes (ties: the better last episode).
     pub sum: ScoreCurve,
-    /// The best chance of having won at least once within 1, 2, … episodes, each the optimum of its own: what Pass@k is
-    /// measured against. Empty where it is not known.
+    /// Maximum probability of at least one win within 1, 2, … episodes, each its own optimum: the ceiling of Pass@k.
+    /// Empty if unknown.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pass_at_k: Vec<f64>,
-    /// How far the true optimum of the last episode may lie above `last`: rounding noise unless opponents switch or mix.
+    /// Gap of `last`: the optimum of the last episode is at most this much larger. A rounding error unless opponents
+    /// switch or mix.
     pub last_gap: f64,
-    /// How far the true optimum of the sum may lie above that of `sum`.
+    /// Gap of `sum`: the optimal sum is at most this much larger.
     pub sum_gap: f64,
 }
 
 /// A value with a name.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NamedValue {
-    /// Whose.
+    /// The name.
     pub name: String,
-    /// How much.
+    /// The value.
     pub value: f64,
 }
 
-/// What the best possible learner earns in each episode.
+/// Expected score of a policy in each episode.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ScoreCurve {
     /// Expected score by episode, first to last.

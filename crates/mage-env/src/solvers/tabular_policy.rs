@@ -1,42 +1,43 @@
-//! How are strategies written down and put together?
+//! Tabular strategies and strategy profiles.
 
 use crate::{ActionId, ActionProbs, Game, Opponent, Strategy};
 use std::collections::BTreeMap;
 
-/// Action probabilities by seat and information set: a strategy for any game and for all seats it lists.
+/// Action probabilities by seat and information set: a behaviour strategy for all seats it lists.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TabularPolicy {
-    rows: BTreeMap<(u8, String), ActionProbs>,
+    entries: BTreeMap<(u8, String), ActionProbs>,
 }
 
 impl TabularPolicy {
-    /// Sets what is done in one information set.
-    pub fn insert(&mut self, seat: u8, text: impl Into<String>, probs: ActionProbs) {
-        self.rows.insert((seat, text.into()), probs);
+    /// Sets the action probabilities of an information set.
+    pub fn insert(&mut self, seat: u8, info_set: impl Into<String>, probs: ActionProbs) {
+        self.entries.insert((seat, info_set.into()), probs);
     }
 
-    /// What is done in one information set.
-    pub fn get(&self, seat: u8, text: &str) -> Option<&ActionProbs> {
-        self.rows.get(&(seat, text.to_owned()))
+    /// The action probabilities of an information set.
+    pub fn get(&self, seat: u8, info_set: &str) -> Option<&ActionProbs> {
+        self.entries.get(&(seat, info_set.to_owned()))
     }
 
-    /// All rows: seat, information set, probabilities.
+    /// All entries: seat, information set, probabilities.
     pub fn iter(&self) -> impl Iterator<Item = (u8, &str, &ActionProbs)> {
-        self.rows.iter().map(|((seat, text), probs)| (*seat, text.as_str(), probs))
+        self.entries.iter().map(|((seat, info_set), probs)| (*seat, info_set.as_str(), probs))
     }
 
-    /// The policy that always takes the likeliest action (ties: the first).
+    /// The deterministic policy of the likeliest action (ties: the first).
     #[must_use]
     pub fn argmax(&self) -> Self {
-        let rows = self.rows.iter().map(|(key, probs)| {
+        let entries = self.entries.iter().map(|(key, probs)| {
             let best = probs.iter().fold(None, |best: Option<(ActionId, f64)>, x| match best {
                 Some(b) if b.1 >= x.1 => best,
                 _ => Some(*x),
             });
-            let sure = probs.iter().map(|(a, _)| (*a, f64::from(u8::from(best.is_some_and(|b| b.0 == *a))))).collect();
-            (key.clone(), sure)
+            let deterministic =
+                probs.iter().map(|(a, _)| (*a, f64::from(u8::from(best.is_some_and(|b| b.0 == *a))))).collect();
+            (key.clone(), deterministic)
         });
-        TabularPolicy { rows: rows.collect() }
+        TabularPolicy { entries: entries.collect() }
     }
 }
 
@@ -46,7 +47,7 @@ impl<G: Game> Opponent<G> for TabularPolicy {
     }
 }
 
-/// A strategy for every seat, as one player of all of them.
+/// One strategy per seat, as a single player of all seats.
 pub struct Profile<G: Game>(pub Vec<Strategy<G>>);
 
 impl<G: Game> Opponent<G> for Profile<G> {
@@ -61,7 +62,7 @@ mod tests {
     use smallvec::smallvec;
 
     #[test]
-    fn argmax_takes_the_first_of_equals() {
+    fn argmax_breaks_ties_by_action_order() {
         let mut p = TabularPolicy::default();
         p.insert(0, "a", smallvec![(ActionId(0), 0.4), (ActionId(1), 0.6)]);
         p.insert(1, "b", smallvec![(ActionId(3), 0.5), (ActionId(4), 0.5)]);

@@ -1,4 +1,4 @@
-//! Whom one meets at Kuhn poker.
+//! Opponents of Kuhn poker.
 
 use super::rules::{BET, Card, Hand, Kuhn, PASS};
 use crate::{
@@ -12,24 +12,24 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// A complete strategy for both seats: how likely a bet is in each of the twelve situations.
+/// A behaviour strategy for both seats: the bet probability in each of the twelve information sets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StrategyTable {
-    /// By card, then by situation: `""`, `pb` (seat 0), `p`, `b` (seat 1).
+    /// By card, then by betting history: `""`, `pb` (seat 0), `p`, `b` (seat 1).
     bet: [[f64; 4]; 3],
 }
 
-const SITUATIONS: [&str; 4] = ["", "pb", "p", "b"];
+const BET_HISTORIES: [&str; 4] = ["", "pb", "p", "b"];
 
 /// Bets and calls with the King only.
 pub const CONSERVATIVE: StrategyTable = StrategyTable::by_role([0.0, 0.0, 1.0], [0.0, 0.0, 1.0]);
-/// Bets with anything; folds only the Jack.
+/// Bets any card; folds only the Jack.
 pub const AGGRESSIVE: StrategyTable = StrategyTable::by_role([1.0, 1.0, 1.0], [0.0, 1.0, 1.0]);
 /// Bets Queen and King; calls with the King only.
 pub const INTERMEDIATE: StrategyTable = StrategyTable::by_role([0.0, 1.0, 1.0], [0.0, 0.0, 1.0]);
 
 impl StrategyTable {
-    /// The same in both seats: bet probabilities by card when nobody has bet, and when facing a bet.
+    /// The same strategy in both seats: bet probabilities by card without a bet to call, and facing a bet.
     pub const fn by_role(open: [f64; 3], facing: [f64; 3]) -> Self {
         let mut bet = [[0.0; 4]; 3];
         let mut card = 0;
@@ -40,17 +40,17 @@ impl StrategyTable {
         StrategyTable { bet }
     }
 
-    /// From bet probabilities keyed by information set (`Q`, `Qpb`, `Qp`, `Qb`, …). Situations left out pass.
-    pub fn from_map(bets: &BTreeMap<String, f64>, place: &str) -> Result<Self> {
+    /// From bet probabilities keyed by information set (`Q`, `Qpb`, `Qp`, `Qb`, …). Missing information sets pass.
+    pub fn from_map(bets: &BTreeMap<String, f64>, source: &str) -> Result<Self> {
         let mut table = StrategyTable { bet: [[0.0; 4]; 3] };
-        let keys = Card::ALL.into_iter().flat_map(|c| SITUATIONS.map(|s| format!("{}{s}", c.letter())));
+        let keys = Card::ALL.into_iter().flat_map(|c| BET_HISTORIES.map(|s| format!("{}{s}", c.letter())));
         let keys: Vec<String> = keys.collect();
         for (key, p) in bets {
             let i = keys.iter().position(|k| k == key).ok_or_else(|| {
-                Error::invalid(place, Error::unknown("situation", key, keys.iter().cloned()).to_string())
+                Error::invalid(source, Error::unknown("information set", key, keys.iter().cloned()).to_string())
             })?;
             if !(0.0..=1.0).contains(p) {
-                return Err(Error::invalid(place, format!("`{key}` = {p} is not a probability")));
+                return Err(Error::invalid(source, format!("`{key}` = {p} is not a probability")));
             }
             table.bet[i / 4][i % 4] = *p;
         }
@@ -60,18 +60,18 @@ impl StrategyTable {
     fn from_policy(policy: &TabularPolicy) -> Self {
         let bet = |probs: &ActionProbs| probs.iter().find(|(a, _)| *a == BET).map_or(0.0, |(_, p)| *p);
         let bets = policy.iter().map(|(_, text, probs)| (text.to_owned(), bet(probs))).collect();
-        Self::from_map(&bets, "policy").expect("a policy's rows are information sets with probabilities")
+        Self::from_map(&bets, "policy").expect("a policy has probabilities by information set")
     }
 
-    /// The table that always does what this one does most (ties: pass).
+    /// The deterministic strategy of the likeliest action (ties: pass).
     #[must_use]
     pub fn argmax(&self) -> Self {
         StrategyTable { bet: self.bet.map(|row| row.map(|p| f64::from(u8::from(p > 0.5)))) }
     }
 
-    /// How likely a bet is with this card in this situation (`""`, `pb`, `p` or `b`).
-    pub fn bet_probability(&self, card: Card, situation: &str) -> Option<f64> {
-        SITUATIONS.iter().position(|s| *s == situation).map(|i| self.bet[usize::from(card.0)][i])
+    /// Bet probability with this card after this betting history (`""`, `pb`, `p` or `b`).
+    pub fn bet_probability(&self, card: Card, history: &str) -> Option<f64> {
+        BET_HISTORIES.iter().position(|s| *s == history).map(|i| self.bet[usize::from(card.0)][i])
     }
 
     fn bet_in(&self, hand: &Hand, seat: u8) -> f64 {
@@ -87,12 +87,12 @@ impl Opponent<Kuhn> for StrategyTable {
     }
 }
 
-/// The average policy after so many iterations of counterfactual regret minimisation: an equilibrium, nearly. Computed
-/// once for each number of iterations and kept.
+/// The average policy after this number of CFR iterations: an approximate equilibrium. Computed once per number of
+/// iterations and cached.
 pub fn equilibrium(iterations: u32) -> StrategyTable {
-    static KEPT: Mutex<BTreeMap<u32, StrategyTable>> = Mutex::new(BTreeMap::new());
-    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-    *kept.entry(iterations).or_insert_with(|| {
+    static CACHE: Mutex<BTreeMap<u32, StrategyTable>> = Mutex::new(BTreeMap::new());
+    let mut cache = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
+    *cache.entry(iterations).or_insert_with(|| {
         let tree = HistoryTree::new(&Kuhn).expect("Kuhn poker is small");
         let mut cfr = Cfr::new(&tree);
         cfr.run(iterations);
@@ -100,30 +100,32 @@ pub fn equilibrium(iterations: u32) -> StrategyTable {
     })
 }
 
-/// The kinds of opponent Kuhn poker knows, to which others may be added.
+/// The built-in opponent kinds of Kuhn poker. More can be added.
 pub fn opponent_kinds() -> OpponentKinds<Kuhn> {
     let mut kinds = OpponentKinds::default();
     kinds.add_plain("conservative", "bets and calls with the King only", CONSERVATIVE);
-    kinds.add_plain("aggressive", "bets with anything, folds only the Jack", AGGRESSIVE);
+    kinds.add_plain("aggressive", "bets any card, folds only the Jack", AGGRESSIVE);
     kinds.add_plain("intermediate", "bets Queen and King, calls with the King only", INTERMEDIATE);
-    kinds.add("table", "bet probabilities by information set, in `bet` (left out: pass)", |params| {
+    kinds.add("table", "bet probabilities by information set in `bet` (missing ones pass)", |params| {
         let p: TableParams = params.read("opponent of kind `table`")?;
         Ok(Arc::new(StrategyTable::from_map(&p.bet, "opponent of kind `table`: bet")?))
     });
-    let mut cfr = |kind: &str, about: &str, shape: fn(StrategyTable) -> StrategyTable| {
-        let place = format!("opponent of kind `{kind}`");
+    let mut cfr = |kind: &str, about: &str, transform: fn(StrategyTable) -> StrategyTable| {
+        let source = format!("opponent of kind `{kind}`");
         let make = move |params: &OptionMap| -> Result<Strategy<Kuhn>> {
-            let p: CfrParams = params.read(&place)?;
+            let p: CfrParams = params.read(&source)?;
             if !(1..=MAX_ITERATIONS).contains(&p.iterations) {
                 let problem = format!("`iterations` = {} is not between 1 and {MAX_ITERATIONS}", p.iterations);
-                return Err(Error::invalid(place.clone(), problem));
+                return Err(Error::invalid(source.clone(), problem));
             }
-            Ok(Arc::new(shape(equilibrium(p.iterations))))
+            Ok(Arc::new(transform(equilibrium(p.iterations))))
         };
         kinds.add(kind, about, make);
     };
-    cfr("cfr_sampled", "draws from the CFR average policy after `iterations` (default 1000)", |table| table);
-    cfr("cfr_argmax", "the likeliest action of that policy, as in the paper; exploitable", |table| table.argmax());
+    cfr("cfr_sampled", "samples the CFR average policy after `iterations` (default 1000)", |table| table);
+    cfr("cfr_argmax", "plays the likeliest action of that policy, as in the paper; exploitable", |table| {
+        table.argmax()
+    });
     kinds
 }
 
@@ -136,15 +138,15 @@ struct TableParams {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CfrParams {
-    #[serde(default = "thousand")]
+    #[serde(default = "default_iterations")]
     iterations: u32,
 }
 
-fn thousand() -> u32 {
+fn default_iterations() -> u32 {
     1000
 }
 
-/// A few seconds' worth.
+/// Takes a few seconds.
 const MAX_ITERATIONS: u32 = 1_000_000;
 
 #[cfg(test)]
@@ -164,15 +166,15 @@ mod tests {
 
     #[test]
     fn archetypes_follow_the_paper() {
-        let situations = ["", "pb", "p", "b"];
-        let rows = |t: &StrategyTable| [0, 1, 2].map(|card| situations.map(|s| bet(t, card, s)));
+        let histories = ["", "pb", "p", "b"];
+        let rows = |t: &StrategyTable| [0, 1, 2].map(|card| histories.map(|s| bet(t, card, s)));
         assert_eq!(rows(&CONSERVATIVE), [[0.0; 4], [0.0; 4], [1.0; 4]]);
         assert_eq!(rows(&AGGRESSIVE), [[1.0, 0.0, 1.0, 0.0], [1.0; 4], [1.0; 4]]);
         assert_eq!(rows(&INTERMEDIATE), [[0.0; 4], [1.0, 0.0, 1.0, 0.0], [1.0; 4]]);
     }
 
     #[test]
-    fn cfr_kinds_share_a_table_and_check_their_parameters() {
+    fn cfr_kinds_share_one_equilibrium_and_validate_their_parameters() {
         use crate::{OpponentSpec, Seed};
         let kinds = opponent_kinds();
         let table = equilibrium(1000);
@@ -181,8 +183,8 @@ mod tests {
             ..OpponentSpec::of_kind(kind)
         };
         let at = |spec: &OpponentSpec, hand: &Hand| {
-            let rival = kinds.build(spec).unwrap();
-            rival.in_episode(Seed::new(0), 0).policy(&Kuhn, hand, 0).unwrap()[1].1
+            let schedule = kinds.build(spec).unwrap();
+            schedule.in_episode(Seed::new(0), 0).policy(&Kuhn, hand, 0).unwrap()[1].1
         };
         for card in Card::ALL {
             let hand = Hand::dealt(card, Card((card.0 + 1) % 3));
@@ -192,8 +194,8 @@ mod tests {
             assert_eq!(at(&OpponentSpec::of_kind("cfr_argmax"), &hand), f64::from(u8::from(p > 0.5)));
         }
         // First seat bets the King only and calls with Queen and King; second seat bets and calls with the King only.
-        let by_situation = SITUATIONS.map(|s| Card::ALL.map(|c| table.argmax().bet_probability(c, s).unwrap()));
-        assert_eq!(by_situation, [[0.0, 0.0, 1.0], [0.0, 1.0, 1.0], [0.0, 0.0, 1.0], [0.0, 0.0, 1.0]]);
+        let by_history = BET_HISTORIES.map(|s| Card::ALL.map(|c| table.argmax().bet_probability(c, s).unwrap()));
+        assert_eq!(by_history, [[0.0, 0.0, 1.0], [0.0, 1.0, 1.0], [0.0, 0.0, 1.0], [0.0, 0.0, 1.0]]);
         assert!(kinds.build(&spec("cfr_argmax", 0)).err().unwrap().to_string().contains("not between 1 and"));
         let typo =
             OpponentSpec { params: OptionMap::default().with("iteration", 5), ..OpponentSpec::of_kind("cfr_argmax") };
@@ -201,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_come_from_files_and_name_their_mistakes() {
+    fn tables_are_read_from_toml_and_errors_name_the_key() {
         let table = |text: &str| {
             let bets: BTreeMap<String, f64> = toml::from_str(text).unwrap();
             StrategyTable::from_map(&bets, "here")
@@ -210,7 +212,7 @@ mod tests {
         assert_eq!(bet(&t, 1, "pb"), 0.25);
         assert_eq!(bet(&t, 0, "p"), 1.0);
         assert_eq!(bet(&t, 2, "b"), 0.0);
-        assert!(table("Qpd = 0.5").unwrap_err().to_string().contains("unknown situation `Qpd`"));
+        assert!(table("Qpd = 0.5").unwrap_err().to_string().contains("unknown information set `Qpd`"));
         assert!(table("Q = 1.5").unwrap_err().to_string().contains("not a probability"));
     }
 }

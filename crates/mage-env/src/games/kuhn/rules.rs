@@ -41,7 +41,7 @@ pub struct Hand {
 }
 
 impl Hand {
-    /// The hand in which these cards were dealt and nobody has acted.
+    /// A dealt hand before any action.
     pub fn dealt(first: Card, second: Card) -> Self {
         Hand { cards: [Some(first), Some(second)], ..Hand::default() }
     }
@@ -56,12 +56,12 @@ impl Hand {
         (0..self.decisions).map(|i| ActionId(u16::from(self.bets >> i & 1)))
     }
 
-    /// Whether whoever moves next faces a bet.
+    /// Whether the player to move faces a bet.
     pub fn facing_bet(&self) -> bool {
         self.decisions > 0 && self.bets >> (self.decisions - 1) & 1 == 1
     }
 
-    /// Whether the cards are shown: the hand is over and nobody folded.
+    /// Whether the cards are shown: the hand is over without a fold.
     pub fn showdown(&self) -> bool {
         matches!((self.decisions, self.bets), (2, 0b00 | 0b11) | (3, 0b110))
     }
@@ -70,7 +70,7 @@ impl Hand {
     pub fn over(&self) -> bool {
         match self.decisions {
             0 | 1 => false,
-            2 => self.bets != 0b10, // pass-bet goes on
+            2 => self.bets != 0b10, // after pass-bet, seat 0 acts again
             _ => true,
         }
     }
@@ -137,7 +137,7 @@ impl Game for Kuhn {
         out
     }
 
-    /// Own card and the betting (`Qpb`); after a showdown also the other card (`Qpbb/K`).
+    /// Own card and betting history (`Qpb`); after a showdown also the opponent's card (`Qpbb/K`).
     fn observe(&self, s: &Hand, player: u8) -> String {
         let mut text = String::with_capacity(6);
         text.push(s.card(player).map_or('-', Card::letter));
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn payoffs() {
+    fn returns_match_the_rules() {
         for (line, high_card_first) in [("pp", 1.0), ("bp", 1.0), ("pbp", -1.0), ("bb", 2.0), ("pbb", 2.0)] {
             let hand = play(2, 0, line);
             assert!(hand.over());
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folded_hand_never_shows_the_other_card() {
+    fn folded_hand_never_shows_the_opponents_card() {
         for line in ["bp", "pbp", "", "p", "b", "pb"] {
             for other in [0, 2] {
                 assert_eq!(Kuhn.observe(&play(1, other, line), 0), format!("Q{line}"));
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tree_has_58_nodes_30_of_them_terminal() {
+    fn game_tree_has_58_nodes_of_which_30_are_terminal() {
         fn count(s: &Hand) -> (u32, u32) {
             let children = Kuhn.legal(s);
             let (mut all, mut over) = (1, u32::from(children.is_empty()));

@@ -1,4 +1,4 @@
-//! Kuhn poker for the registry.
+//! The environment spec of Kuhn poker.
 
 use super::{opponents::opponent_kinds, rules::Kuhn, scripted_agents, text};
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
 use serde::Deserialize;
 use std::sync::Arc;
 
-/// Makes Kuhn poker tables. Public so that others can add opponents:
+/// Builds Kuhn poker environments. Public so that other crates can add opponents:
 ///
 /// ```
 /// use mage_env::{Registry, kuhn::{KuhnSpec, StrategyTable}};
@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// registry.register(kuhn);
 /// ```
 pub struct KuhnSpec {
-    /// The kinds of opponent it can seat.
+    /// The known opponent kinds.
     pub opponents: OpponentKinds<Kuhn>,
 }
 
@@ -31,16 +31,16 @@ impl Default for KuhnSpec {
     }
 }
 
-/// Settings of Kuhn poker.
+/// Options of Kuhn poker.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct KuhnOptions {
-    /// Whether later episodes get new cards.
+    /// Whether each episode gets new cards.
     pub deal: Deal,
 }
 
 const ID: EnvId = EnvId::new("kuhn");
-const PLACE: &str = "options of kuhn";
+const OPTIONS_CONTEXT: &str = "options of kuhn";
 
 impl EnvSpec for KuhnSpec {
     fn id(&self) -> EnvId {
@@ -67,7 +67,7 @@ impl EnvSpec for KuhnSpec {
     }
 
     fn build(&self, task: &Task) -> Result<Box<dyn Env>> {
-        let options: KuhnOptions = task.options.read(PLACE)?;
+        let options: KuhnOptions = task.options.read(OPTIONS_CONTEXT)?;
         let spec = task.opponent.as_ref().ok_or_else(|| Error::invalid("task of kuhn", "an opponent is needed"))?;
         if task.seat > 1 {
             return Err(Error::invalid(
@@ -75,22 +75,24 @@ impl EnvSpec for KuhnSpec {
                 format!("seat {} does not exist; seats are 0 and 1", task.seat),
             ));
         }
-        let rival = self.opponents.build(spec)?;
-        Ok(Box::new(GameEnv::new(Arc::new(Kuhn), rival, task.seat, options.deal, task.seed)))
+        let opponent = self.opponents.build(spec)?;
+        Ok(Box::new(GameEnv::new(Arc::new(Kuhn), opponent, task.seat, options.deal, task.seed)))
     }
 
-    fn build_with_human(&self, task: &Task, visitor: Arc<dyn HumanPlayer>) -> Result<Option<Box<dyn Env>>> {
-        let options: KuhnOptions = task.options.read(PLACE)?;
-        Ok(Some(Box::new(human_player::table(Kuhn, visitor, task.seat.min(1), options.deal, task.seed))))
+    fn build_with_human(&self, task: &Task, human: Arc<dyn HumanPlayer>) -> Result<Option<Box<dyn Env>>> {
+        let options: KuhnOptions = task.options.read(OPTIONS_CONTEXT)?;
+        Ok(Some(Box::new(human_player::game_env(Kuhn, human, task.seat.min(1), options.deal, task.seed))))
     }
 
     fn check(&self, population: &Population) -> Result<()> {
-        population.splits().try_for_each(|s| population.options_in(s).read::<KuhnOptions>(PLACE).map(drop))?;
+        population
+            .splits()
+            .try_for_each(|s| population.options_in(s).read::<KuhnOptions>(OPTIONS_CONTEXT).map(drop))?;
         population.seat_shares(2)?;
         population.opponents.iter().try_for_each(|m| self.opponents.build(&m.spec).map(drop))
     }
 
-    /// The paper's mix, with fresh deals; out of domain, the equilibrium as the paper plays it and as it should be.
+    /// The paper's pool with fresh deals. Out of domain: the equilibrium, as the paper plays it (argmax) and sampled.
     fn default_population(&self) -> Population {
         Population {
             options: OptionMap::default().with("deal", "fresh"),
@@ -116,7 +118,7 @@ impl EnvSpec for KuhnSpec {
     }
 
     fn oracles(&self, population: &Population, split: &str, episodes: u32) -> Result<Option<OracleReport>> {
-        let options: KuhnOptions = population.options_in(split).read(PLACE)?;
+        let options: KuhnOptions = population.options_in(split).read(OPTIONS_CONTEXT)?;
         let candidates = Candidate::of_split(population, split, &self.opponents)?;
         let query = CeilingQuery {
             env: population.env.as_str(),
@@ -130,18 +132,19 @@ impl EnvSpec for KuhnSpec {
     }
 
     fn scripted_agents(&self) -> Vec<ScriptedAgentInfo> {
-        scripted_agents::docs()
+        scripted_agents::infos()
     }
 
     fn scripted_agent(&self, query: &ScriptedAgentQuery<'_>) -> Result<Arc<dyn ScriptedAgentFactory>> {
-        scripted_agents::maker(self, query)?.ok_or_else(|| unknown_scripted_agent(&self.scripted_agents(), query.name))
+        scripted_agents::factory(self, query)?
+            .ok_or_else(|| unknown_scripted_agent(&self.scripted_agents(), query.name))
     }
 }
 
 impl KuhnSpec {
-    /// The best possible learner from one seat against a split of a population, for scripted agents to ask.
+    /// The Bayes-adaptive optimum from one seat against a split of a population.
     pub fn bayes(&self, population: &Population, split: &str, seat: u8, episodes: u32) -> Result<BayesAdaptiveSolver> {
-        let options: KuhnOptions = population.options_in(split).read(PLACE)?;
+        let options: KuhnOptions = population.options_in(split).read(OPTIONS_CONTEXT)?;
         let candidates = Candidate::of_split(population, split, &self.opponents)?;
         BayesAdaptiveSolver::new(&Kuhn, seat, options.deal, &candidates, episodes)
     }

@@ -1,10 +1,9 @@
-//! Kuhn poker in words: sentences for language models and people, and the compact vocabulary for small models.
+//! Text of Kuhn poker: sentences for language models and people, compact words for small models.
 
 use super::rules::{BET, Card, Hand, Kuhn, PASS};
 use crate::{ActionId, Game, Observation, TextGame};
 
-/// How many words a factual compact reflection has: own card, shown card, and two (situation, action) pairs of the
-/// opponent.
+/// Words of a factual compact reflection: own card, shown card, and two (situation, action) pairs of the opponent.
 pub const REFLECTION_WORDS: usize = 6;
 
 /// Every word of the compact form.
@@ -71,7 +70,7 @@ fn sentences(s: &Hand, player: u8) -> String {
     text
 }
 
-/// While playing: seat, card, two action slots. After the end: seat, card, three action slots, shown card or `?`.
+/// While playing: seat, card, two action slots. At the end: seat, card, three action slots, the shown card or `?`.
 fn compact(s: &Hand, player: u8) -> String {
     let mut words = vec![if player == 0 { "first" } else { "second" }.to_owned()];
     words.push(letter(s.card(player)));
@@ -92,8 +91,8 @@ fn shown(s: &Hand, player: u8) -> String {
     if s.showdown() { letter(s.card(1 - player)) } else { "?".to_owned() }
 }
 
-/// The factual reflection on a finished hand, in compact words: own card, the card shown or `?`, and for each of the
-/// opponent's decisions whether it was open or facing a bet, and what it did. Everything in it was seen by the player.
+/// The factual reflection on a finished hand, in compact words: own card, the shown card or `?`, and for each of the
+/// opponent's decisions whether it faced a bet and its action. It contains only what the player observed.
 pub fn facts(s: &Hand, player: u8) -> String {
     let mut words = vec![letter(s.card(player)), shown(s, player)];
     let mut facing = false;
@@ -119,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn sentences_say_what_was_seen() {
+    fn sentences_contain_what_the_player_observed() {
         let text = |first, second, line, player| Kuhn.describe(&play(first, second, line), player).text;
         assert_eq!(text(2, 0, "", 0), "Your card: King. Nobody has acted yet.");
         assert_eq!(text(2, 1, "p", 1), "Your card: Queen. So far: the opponent PASS.");
@@ -136,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn compact_words_have_fixed_places() {
+    fn compact_words_have_fixed_positions() {
         let compact = |line, player| Kuhn.describe(&play(2, 1, line), player).compact;
         assert_eq!(compact("", 0), "first K _ _");
         assert_eq!(compact("pb", 0), "first K PASS BET");
@@ -145,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn facts_are_what_the_player_saw_of_the_opponent() {
+    fn facts_contain_what_the_player_observed_of_the_opponent() {
         assert_eq!(facts(&play(2, 1, "pbb"), 0), "K Q open BET _ _");
         assert_eq!(facts(&play(2, 1, "bp"), 0), "K ? facing PASS _ _");
         assert_eq!(facts(&play(2, 1, "pbb"), 1), "Q K open PASS facing BET");
@@ -153,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_explains_what_it_cannot_read() {
+    fn read_action_errors_explain_the_problem() {
         let hand = play(0, 1, "");
         assert_eq!(Kuhn.read_action(&hand, " bet\n"), Ok(BET));
         assert_eq!(Kuhn.read_action(&hand, "PASS"), Ok(PASS));

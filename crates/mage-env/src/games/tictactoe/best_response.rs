@@ -1,27 +1,26 @@
-//! What is the best answer to a player who is known?
+//! Best response to a known player, as a table over boards.
 //!
-//! A table over positions, worked out backwards: the highest chance of winning from each, and among equal chances the
-//! smallest of losing.
+//! Backward induction maximises the win probability, then minimises the loss probability.
 
 use super::rules::{ARRANGEMENTS, Board, BoardCell, TicTacToe};
 use crate::{Error, Opponent, Result, Rng};
 
-/// Values closer than this are equal.
+/// Probabilities within this difference count as equal.
 const TIE: f64 = 1e-12;
 
-/// The best answer of one seat to one player in the other.
+/// The best response of one seat to a player in the other.
 pub struct TicTacToeBestResponse {
     seat: u8,
-    /// By [`Board::index`]; `None` where play never leads.
-    chances: Vec<Option<WinLossProbs>>,
+    /// By [`Board::index`]; `None` for unreachable boards.
+    probs: Vec<Option<WinLossProbs>>,
 }
 
-/// How a game may end.
+/// Win and loss probabilities of a game.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WinLossProbs {
-    /// How likely a win is.
+    /// Win probability.
     pub win: f64,
-    /// How likely a loss is.
+    /// Loss probability.
     pub loss: f64,
 }
 
@@ -32,18 +31,18 @@ impl WinLossProbs {
 }
 
 impl TicTacToeBestResponse {
-    /// The best answer of `seat`. Refuses a player that states no probabilities.
+    /// The best response of `seat`. Fails for a player without action probabilities.
     pub fn against(player: &dyn Opponent<TicTacToe>, seat: u8) -> Result<Self> {
-        let mut answer = TicTacToeBestResponse { seat, chances: vec![None; ARRANGEMENTS] };
-        answer.solve(player, &Board::default())?;
-        Ok(answer)
+        let mut response = TicTacToeBestResponse { seat, probs: vec![None; ARRANGEMENTS] };
+        response.solve(player, &Board::default())?;
+        Ok(response)
     }
 
     fn solve(&mut self, player: &dyn Opponent<TicTacToe>, board: &Board) -> Result<WinLossProbs> {
-        if let Some(known) = self.chances[board.index()] {
+        if let Some(known) = self.probs[board.index()] {
             return Ok(known);
         }
-        let chances = if board.over() {
+        let probs = if board.over() {
             let wins = |seat| f64::from(u8::from(board.winner() == Some(seat)));
             WinLossProbs { win: wins(self.seat), loss: wins(1 - self.seat) }
         } else if board.mover() == self.seat {
@@ -58,8 +57,8 @@ impl TicTacToeBestResponse {
         } else {
             let policy = player.policy(&TicTacToe, board, board.mover()).ok_or_else(|| {
                 Error::invalid(
-                    "best answer",
-                    "the player states no probabilities; ask it often enough and use the table of its moves",
+                    "best response",
+                    "the player has no action probabilities; estimate them with a `MoveTable`",
                 )
             })?;
             let mut mean = WinLossProbs { win: 0.0, loss: 0.0 };
@@ -69,29 +68,29 @@ impl TicTacToeBestResponse {
             }
             mean
         };
-        self.chances[board.index()] = Some(chances);
-        Ok(chances)
+        self.probs[board.index()] = Some(probs);
+        Ok(probs)
     }
 
-    /// Whose answer it is.
+    /// The responding seat.
     pub fn seat(&self) -> u8 {
         self.seat
     }
 
-    /// What a position is worth; `None` where the player never lets the game go.
-    pub fn chances(&self, board: &Board) -> Option<WinLossProbs> {
-        self.chances[board.index()]
+    /// Win and loss probabilities of a board; `None` if it is unreachable.
+    pub fn outcome_probs(&self, board: &Board) -> Option<WinLossProbs> {
+        self.probs[board.index()]
     }
 
-    /// The best move for this seat (ties: the first in reading order); `None` when it is not to move. Where the player
-    /// was not expected to let the game go, any empty cell.
+    /// The best move for this seat (ties: the first in reading order); `None` when it is not to move. On unreachable
+    /// boards, the first empty cell.
     pub fn best_move(&self, board: &Board) -> Option<BoardCell> {
         if board.over() || board.mover() != self.seat {
             return None;
         }
         let mut best: Option<(BoardCell, WinLossProbs)> = None;
         for cell in board.empty_cells() {
-            let Some(c) = self.chances(&board.with(cell)) else { continue };
+            let Some(c) = self.outcome_probs(&board.with(cell)) else { continue };
             if best.is_none_or(|(_, b)| c.better_than(b)) {
                 best = Some((cell, c));
             }
@@ -99,7 +98,7 @@ impl TicTacToeBestResponse {
         best.map(|(cell, _)| cell).or_else(|| board.empty_cells().next())
     }
 
-    /// Plays a game from `board` with this answer against a player, and returns how it ended.
+    /// Plays a game from `board` against a player and returns the final board.
     pub fn play(&self, player: &dyn Opponent<TicTacToe>, mut board: Board, rng: &mut Rng) -> Board {
         while !board.over() {
             match self.best_move(&board) {
@@ -118,11 +117,11 @@ mod tests {
     use crate::{Seed, UniformOpponent};
 
     fn at_start(player: &dyn Opponent<TicTacToe>, seat: u8) -> WinLossProbs {
-        TicTacToeBestResponse::against(player, seat).unwrap().chances(&Board::default()).unwrap()
+        TicTacToeBestResponse::against(player, seat).unwrap().outcome_probs(&Board::default()).unwrap()
     }
 
     #[test]
-    fn habits_are_beaten_for_certain_and_chance_almost() {
+    fn best_response_always_beats_preference_lists_and_nearly_always_random_play() {
         for seat in 0..2 {
             for list in 1..=6 {
                 assert_eq!(at_start(&PreferenceList::paper(list).unwrap(), seat), WinLossProbs { win: 1.0, loss: 0.0 });
@@ -131,12 +130,12 @@ mod tests {
         }
         assert!((at_start(&UniformOpponent, 0).win - 0.994_791_667).abs() < 1e-9);
         assert!((at_start(&UniformOpponent, 1).win - 0.938_624_339).abs() < 1e-9);
-        // Equally often won, but careless answers would lose some of the rest.
+        // A response that ignores losses wins as often but loses some of the other games.
         assert!(at_start(&UniformOpponent, 0).loss < 1e-9);
     }
 
     #[test]
-    fn blind_rows_and_columns_can_be_used_and_diagonals_not() {
+    fn blind_rows_and_columns_are_exploitable_and_diagonals_are_not() {
         for line in WinLine::all() {
             let expected = if line.name().starts_with("diagonal") { 0.0 } else { 1.0 };
             assert_eq!(at_start(&BlindLine { line }, 0), WinLossProbs { win: expected, loss: 0.0 }, "{}", line.name());
@@ -144,10 +143,11 @@ mod tests {
     }
 
     #[test]
-    fn play_earns_what_the_table_says() {
-        let answer = TicTacToeBestResponse::against(&UniformOpponent, 1).unwrap();
+    fn played_win_rate_matches_the_table() {
+        let response = TicTacToeBestResponse::against(&UniformOpponent, 1).unwrap();
         let games = 20_000;
-        let won = |i: u64| answer.play(&UniformOpponent, Board::default(), &mut Seed::new(i).rng()).winner() == Some(1);
+        let won =
+            |i: u64| response.play(&UniformOpponent, Board::default(), &mut Seed::new(i).rng()).winner() == Some(1);
         let share = (0..games).filter(|i| won(*i)).count() as f64 / games as f64;
         assert!((share - 0.9386).abs() < 3.0 * (0.9386_f64 * 0.0614 / games as f64).sqrt(), "{share}");
     }

@@ -1,22 +1,22 @@
-//! What does best play come to, from every position?
+//! Minimax values of all boards.
 //!
-//! Also for a player with a blind spot: one who does not see that the other wins by filling one particular line, and
-//! plays on in its mind when that has happened.
+//! Also for a player with a blind spot, which does not see that the opponent wins with one particular line and searches
+//! past such wins.
 
 use super::rules::{ARRANGEMENTS, Board, BoardCell, CELLS, WinLine};
 use smallvec::SmallVec;
 use std::sync::OnceLock;
 
-/// The value of every position under best play.
+/// Minimax values by board.
 pub struct MinimaxSolution {
-    blind: Option<Blind>,
-    /// By [`Board::index`], for seat 0; `UNKNOWN` where play never leads.
+    blind: Option<BlindSpot>,
+    /// By [`Board::index`], for seat 0; `UNKNOWN` for unreachable boards.
     values: Box<[i8]>,
 }
 
-/// A line that one seat's wins on do not count.
+/// A line whose completion by `seat` is not seen as a win.
 #[derive(Clone, Copy)]
-struct Blind {
+struct BlindSpot {
     line: WinLine,
     seat: u8,
 }
@@ -24,19 +24,19 @@ struct Blind {
 const UNKNOWN: i8 = i8::MIN;
 
 impl MinimaxSolution {
-    /// Of the game as it is.
+    /// The solution of the real game.
     pub fn perfect() -> &'static MinimaxSolution {
         static PERFECT: OnceLock<MinimaxSolution> = OnceLock::new();
         PERFECT.get_or_init(|| MinimaxSolution::of(None))
     }
 
-    /// Of the game as it looks to someone who does not see that `seat` wins with `line`.
+    /// The solution of the game in which `seat` does not win with `line`.
     pub fn blind(line: WinLine, seat: u8) -> &'static MinimaxSolution {
         static BLIND: [[OnceLock<MinimaxSolution>; 8]; 2] = [const { [const { OnceLock::new() }; 8] }; 2];
-        BLIND[usize::from(seat)][line.number()].get_or_init(|| MinimaxSolution::of(Some(Blind { line, seat })))
+        BLIND[usize::from(seat)][line.number()].get_or_init(|| MinimaxSolution::of(Some(BlindSpot { line, seat })))
     }
 
-    fn of(blind: Option<Blind>) -> MinimaxSolution {
+    fn of(blind: Option<BlindSpot>) -> MinimaxSolution {
         let mut solution = MinimaxSolution { blind, values: vec![UNKNOWN; ARRANGEMENTS].into_boxed_slice() };
         solution.solve(Board::default());
         solution
@@ -68,12 +68,12 @@ impl MinimaxSolution {
         })
     }
 
-    /// What a position is worth to seat 0: 1, 0 or −1.
+    /// The value of a board for seat 0: 1, 0 or −1.
     pub fn value(&self, board: &Board) -> i8 {
         self.values[board.index()]
     }
 
-    /// The moves that keep the value of a position, in order of cells; none when the game is over.
+    /// The moves that keep the value of a board, in cell order; none when the game is over.
     pub fn best_moves(&self, board: &Board) -> SmallVec<[BoardCell; CELLS]> {
         if board.over() {
             return SmallVec::new();
@@ -89,11 +89,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn best_play_is_a_draw_from_every_opening() {
+    fn perfect_play_draws_from_every_opening() {
         let best = MinimaxSolution::perfect();
         assert_eq!(best.value(&Board::default()), 0);
         assert_eq!(best.best_moves(&Board::default()).len(), 9);
-        // Only the centre answers a corner, only a corner the centre.
+        // The centre is the only good reply to a corner, a corner the only one to the centre.
         assert_eq!(best.best_moves(&board("11")).to_vec(), vec![BoardCell::new(2, 2).unwrap()]);
         let corners = best.best_moves(&board("22"));
         assert!(corners.len() == 4 && corners.iter().all(|c| c.row() != 2 && c.column() != 2));
@@ -102,13 +102,13 @@ mod tests {
     }
 
     #[test]
-    fn a_blind_player_sees_no_threat_on_its_line() {
-        // Seat 0 threatens to fill the top row; the other has no threat of its own.
+    fn blind_player_ignores_threats_on_its_line() {
+        // Seat 0 threatens to complete the top row; seat 1 has no threat.
         let b = board("11 22 12");
         assert_eq!(MinimaxSolution::perfect().best_moves(&b).to_vec(), vec![BoardCell::new(1, 3).unwrap()]);
         let blind = MinimaxSolution::blind(WinLine::named("row-1").unwrap(), 0);
         assert!(blind.best_moves(&b).len() > 1);
-        // Blind to seat 0's line, not to its own.
+        // Blind to seat 0's wins, not to its own.
         assert_eq!(MinimaxSolution::blind(WinLine::named("row-1").unwrap(), 1).best_moves(&b).len(), 1);
     }
 }

@@ -1,8 +1,7 @@
-//! Tic-Tac-Toe: nine cells, and opponents worth finding out.
+//! Tic-Tac-Toe with opponents that have exploitable habits.
 //!
-//! Seat 0 moves first. Whoever reads the board is X, whichever seat that is. Against perfect play every game is a draw;
-//! what makes it a task for an agent that learns within its context are opponents with habits, and above all the
-//! *blind-line* ones, which play perfectly but for one line they do not see.
+//! Seat 0 moves first. The reader of a board is X in either seat. Perfect play always draws. The adaptation task comes
+//! from the opponents: *blind-line* opponents play perfectly except for one line that they do not see.
 
 mod best_response;
 mod ceilings;
@@ -22,5 +21,5 @@ pub use move_table::{MoveTable, Symmetry};
 pub use opponents::{BiasedRandom, BlindLine, Perfect, PreferenceList, TieBreak, opponent_kinds, paper_mcts};
 pub use rules::{ARRANGEMENTS, Board, BoardCell, CELLS, TicTacToe, WinLine};
 pub use spec::{TicTacToeOptions, TicTacToeSpec};
-pub use text::{REFLECTION_WORDS, facts, name, read_board, read_facts};
+pub use text::{REFLECTION_WORDS, cell_name, facts, read_board, read_facts};
 pub use win_game::{WinGame, WinGameOpponent};

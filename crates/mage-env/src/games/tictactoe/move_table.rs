@@ -1,44 +1,44 @@
-//! How likely are the moves of a player who cannot say?
+//! Estimated action probabilities of a player that has none.
 //!
-//! A searching opponent states no probabilities. Ask it often enough in every position it may get into, and the counts
-//! are its [`MoveTable`]. What is fitted to a table must be valued in fresh games: whoever picks the best of many
-//! estimates picks the lucky ones too.
+//! A searching opponent has no known action probabilities. A [`MoveTable`] samples its moves on every board it can
+//! reach. A policy fitted to a table must be evaluated in fresh games, because maximising over noisy estimates
+//! overfits.
 
 use super::{
     rules::{Board, BoardCell, CELLS, TicTacToe},
-    symmetry::{self, Turned},
+    symmetry::{self, CellPermutation},
 };
 use crate::{ActionProbs, Opponent, Seed, UniformOpponent};
 use rayon::prelude::*;
 use std::collections::{HashMap, HashSet};
 
-/// Whether a player treats boards that differ by turning or mirroring alike.
+/// Whether a player's move distribution is invariant under rotations and reflections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Symmetry {
-    /// It does, as tree search does: one board of each kind needs to be asked about.
+    /// Invariant, as for MCTS: one board per equivalence class is sampled.
     Invariant,
-    /// It may not: every board is asked about.
+    /// Unknown: every board is sampled.
     Unknown,
 }
 
-/// Moves of a player, counted.
+/// Sampled move counts of a player.
 pub struct MoveTable {
-    /// The fewest asked for in a position.
+    /// Minimum number of samples per board.
     samples: u32,
     symmetry: Symmetry,
-    /// By [`Board::index`]: how often each cell was chosen, shared out over cells that are alike.
-    chosen: HashMap<usize, Row>,
+    /// By [`Board::index`]: counts per cell, averaged over equivalent cells.
+    counts: HashMap<usize, MoveCounts>,
 }
 
-struct Row {
+struct MoveCounts {
     seat: u8,
     counts: [f64; CELLS],
 }
 
 impl MoveTable {
-    /// Asks `player` for `samples` moves in every position it can get into from one of `seats`, whatever the other does,
-    /// and twice as many for each mark short of four: every game comes through the early positions. Moves it never made
-    /// in all of them lead nowhere.
+    /// Samples `samples` moves of `player` on every board it can reach from one of `seats` against any opponent, and
+    /// twice as many for each mark short of four, because every game passes through early boards. Moves that never
+    /// occur are not followed.
     pub fn sample(
         player: &dyn Opponent<TicTacToe>,
         seats: impl IntoIterator<Item = u8>,
@@ -46,26 +46,26 @@ impl MoveTable {
         symmetry: Symmetry,
         seed: Seed,
     ) -> Self {
-        let mut table = MoveTable { samples, symmetry, chosen: HashMap::new() };
+        let mut table = MoveTable { samples, symmetry, counts: HashMap::new() };
         for seat in seats {
             let mut seen = HashSet::new();
             let mut open = vec![Board::default()];
-            // Marks are made in turn, so that all boards open at a time have the same mover.
+            // Marks alternate, so all open boards have the same number of marks and the same player to move.
             while !open.is_empty() {
-                open = open.iter().map(|board| table.look_up(board).0).collect();
+                open = open.iter().map(|board| table.canonical(board).0).collect();
                 open.retain(|board| !board.over() && seen.insert(board.index()));
-                let asked: Vec<Board> = open.iter().copied().filter(|board| board.mover() == seat).collect();
-                let row = |board: &Board| {
+                let sampled: Vec<Board> = open.iter().copied().filter(|board| board.mover() == seat).collect();
+                let entry = |board: &Board| {
                     let counts = table.count(player, board, seed.at(board.index() as u64));
-                    (board.index(), Row { seat, counts })
+                    (board.index(), MoveCounts { seat, counts })
                 };
-                let rows: Vec<(usize, Row)> = asked.par_iter().map(row).collect();
-                table.chosen.extend(rows);
-                let leads_on = |board: &Board, cell: BoardCell| {
-                    board.mover() != seat || table.chosen[&board.index()].counts[cell.number()] > 0.0
+                let entries: Vec<(usize, MoveCounts)> = sampled.par_iter().map(entry).collect();
+                table.counts.extend(entries);
+                let possible = |board: &Board, cell: BoardCell| {
+                    board.mover() != seat || table.counts[&board.index()].counts[cell.number()] > 0.0
                 };
                 let next = |board: &Board| {
-                    let cells = board.empty_cells().filter(|cell| leads_on(board, *cell));
+                    let cells = board.empty_cells().filter(|cell| possible(board, *cell));
                     cells.map(|cell| board.with(cell)).collect::<Vec<_>>()
                 };
                 open = open.iter().flat_map(next).collect();
@@ -74,14 +74,14 @@ impl MoveTable {
         table
     }
 
-    /// How many moves were asked for in each position, at least.
+    /// Minimum number of samples per board.
     pub fn samples(&self) -> u32 {
         self.samples
     }
 
-    /// In how many positions of a seat, those that are alike counted once.
+    /// Number of sampled boards of a seat, one per equivalence class.
     pub fn positions(&self, seat: u8) -> usize {
-        self.chosen.values().filter(|row| row.seat == seat).count()
+        self.counts.values().filter(|entry| entry.seat == seat).count()
     }
 
     fn count(&self, player: &dyn Opponent<TicTacToe>, board: &Board, seed: Seed) -> [f64; CELLS] {
@@ -94,32 +94,34 @@ impl MoveTable {
         if self.symmetry == Symmetry::Unknown {
             return counts;
         }
-        let same: Vec<Turned> =
-            symmetry::all().into_iter().filter(|t| board.turned(t).index() == board.index()).collect();
-        let share = |c: BoardCell| same.iter().map(|t| counts[t[c.number()].number()]).sum::<f64>() / same.len() as f64;
-        let mut shared = [0.0; CELLS];
-        BoardCell::all().for_each(|c| shared[c.number()] = share(c));
-        shared
+        let symmetries: Vec<CellPermutation> =
+            symmetry::all().into_iter().filter(|t| board.permuted(t).index() == board.index()).collect();
+        let mean = |c: BoardCell| {
+            symmetries.iter().map(|t| counts[t[c.number()].number()]).sum::<f64>() / symmetries.len() as f64
+        };
+        let mut averaged = [0.0; CELLS];
+        BoardCell::all().for_each(|c| averaged[c.number()] = mean(c));
+        averaged
     }
 
-    /// The board that was asked about in place of this one, and where cells went.
-    fn look_up(&self, board: &Board) -> (Board, Turned) {
+    /// The sampled board of this board's equivalence class, and the permutation to it.
+    fn canonical(&self, board: &Board) -> (Board, CellPermutation) {
         match self.symmetry {
-            Symmetry::Invariant => symmetry::representative(board),
+            Symmetry::Invariant => symmetry::canonical(board),
             Symmetry::Unknown => (*board, symmetry::all()[0]),
         }
     }
 }
 
 impl Opponent<TicTacToe> for MoveTable {
-    /// The shares of the moves counted; any empty cell alike in positions the player never got into.
+    /// Sampled move frequencies; uniform on boards that were never reached.
     fn policy(&self, game: &TicTacToe, s: &Board, seat: u8) -> Option<ActionProbs> {
-        let (asked, to) = self.look_up(s);
-        let Some(Row { counts, .. }) = self.chosen.get(&asked.index()) else {
+        let (sampled, permutation) = self.canonical(s);
+        let Some(MoveCounts { counts, .. }) = self.counts.get(&sampled.index()) else {
             return UniformOpponent.policy(game, s, seat);
         };
         let total: f64 = counts.iter().sum();
-        Some(s.empty_cells().map(|c| (c.action(), counts[to[c.number()].number()] / total)).collect())
+        Some(s.empty_cells().map(|c| (c.action(), counts[permutation[c.number()].number()] / total)).collect())
     }
 }
 
@@ -137,32 +139,32 @@ mod tests {
     }
 
     #[test]
-    fn counts_approach_what_the_player_would_have_stated() {
+    fn frequencies_converge_to_the_players_probabilities() {
         let player = BiasedRandom::default();
         for symmetry in [Symmetry::Invariant, Symmetry::Unknown] {
             let table = MoveTable::sample(&player, [1], 4_000, symmetry, Seed::new(1));
-            let stated = player.policy(&TicTacToe, &board("13"), 1).unwrap();
-            for (a, p) in &stated {
+            let exact = player.policy(&TicTacToe, &board("13"), 1).unwrap();
+            for (a, p) in &exact {
                 let got = table.policy(&TicTacToe, &board("13"), 1).unwrap();
                 let got = got.iter().find(|(b, _)| a == b).unwrap().1;
-                assert!((got - p).abs() < 0.03, "{a:?}: {got} where {p} is stated");
+                assert!((got - p).abs() < 0.03, "{a:?}: {got}, exact {p}");
             }
         }
     }
 
     #[test]
-    fn a_player_with_a_direction_is_not_turned() {
+    fn asymmetric_player_is_sampled_on_every_board() {
         let list = PreferenceList::paper(6).unwrap();
         let table = MoveTable::sample(&list, [1], 10, Symmetry::Unknown, Seed::new(1));
         assert_eq!(share(&table, &board("22"), "33"), 1.0);
         assert_eq!(share(&table, &board("33"), "31"), 1.0);
         let exact = TicTacToeBestResponse::against(&list, 0).unwrap();
         let fitted = TicTacToeBestResponse::against(&table, 0).unwrap();
-        assert_eq!(exact.chances(&Board::default()), fitted.chances(&Board::default()));
+        assert_eq!(exact.outcome_probs(&Board::default()), fitted.outcome_probs(&Board::default()));
     }
 
     #[test]
-    fn boards_that_are_alike_get_the_same_answers() {
+    fn equivalent_boards_have_the_same_distribution() {
         let player = MctsOpponent::new(paper_mcts(30));
         let table = MoveTable::sample(&player, [1], 100, Symmetry::Invariant, Seed::new(2));
         assert_eq!(share(&table, &board("11"), "22"), share(&table, &board("33"), "22"));

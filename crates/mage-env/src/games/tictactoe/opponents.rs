@@ -1,4 +1,4 @@
-//! Whom one meets at Tic-Tac-Toe.
+//! Opponents of Tic-Tac-Toe.
 
 use super::{
     minimax::MinimaxSolution,
@@ -11,14 +11,14 @@ use crate::{
 use serde::Deserialize;
 use std::sync::Arc;
 
-/// Plays the first empty cell of a list; once none is left, any cell, equally likely. It neither blocks nor completes a
-/// line on purpose.
+/// Plays the first empty cell of a list; once the list is full, any cell uniformly. It neither blocks nor completes
+/// lines on purpose.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PreferenceList {
     order: Vec<BoardCell>,
 }
 
-/// The paper's six lists as row and column digits, each with what it likes.
+/// The paper's six lists: a description, and the cells as row and column digits.
 const PAPER_LISTS: [(&str, &str); 6] = [
     ("centre, corners, edges", "22 11 13 31 33 12 21 23 32"),
     ("corners, centre, edges", "11 13 31 33 22 12 21 23 32"),
@@ -36,11 +36,11 @@ impl PreferenceList {
         Some(PreferenceList { order: cells.collect::<Option<_>>()? })
     }
 
-    /// A list of (row, column) pairs, both from 1; `place` is where it stands, for errors.
-    pub fn from_pairs(pairs: &[(i64, i64)], place: &str) -> Result<Self> {
+    /// A list of (row, column) pairs from 1. `source` names the list in errors.
+    pub fn from_pairs(pairs: &[(i64, i64)], source: &str) -> Result<Self> {
         let mut order = Vec::with_capacity(pairs.len());
         for &(row, column) in pairs {
-            let problem = |what| Error::invalid(place, format!("[{row}, {column}] {what}"));
+            let problem = |what| Error::invalid(source, format!("[{row}, {column}] {what}"));
             let within = |n: i64| u8::try_from(n).ok();
             let cell = within(row).zip(within(column)).and_then(|(r, c)| BoardCell::new(r, c));
             let cell = cell.ok_or_else(|| problem("is not on the board; rows and columns go from 1 to 3"))?;
@@ -50,7 +50,7 @@ impl PreferenceList {
             order.push(cell);
         }
         if order.is_empty() {
-            return Err(Error::invalid(place, "the list is empty; name at least one cell, such as [2, 2]"));
+            return Err(Error::invalid(source, "the list is empty; name at least one cell, such as [2, 2]"));
         }
         Ok(PreferenceList { order })
     }
@@ -65,25 +65,26 @@ impl Opponent<TicTacToe> for PreferenceList {
     }
 }
 
-/// Random, but fond of the centre and the corners: the weight of a cell falls with its distance from the nearest of them.
+/// Random play biased to the centre and the corners: the weight of a cell decreases with its distance to the nearest of
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BiasedRandom {
     alpha: f64,
 }
 
-/// The largest fondness either way. An edge then weighs a millionth of a millionth of a corner, or as much more; far beyond,
-/// weights would be too small or too large to be numbers.
-const MOST_ALPHA: f64 = 40.0;
+/// Bound of |alpha|. At the bound an edge weighs 1e-12 of a corner, or 1e12 of it; far beyond, weights would not be
+/// finite.
+const MAX_ALPHA: f64 = 40.0;
 
 impl BiasedRandom {
-    /// How fond: weights are `(1 / (1 + distance))` to the power `alpha`, which lies between -40 and 40. Below 0 it shuns
-    /// the centre and the corners. `place` is where the number stands, for errors.
-    pub fn new(alpha: f64, place: &str) -> Result<Self> {
-        if alpha.abs() <= MOST_ALPHA {
+    /// The bias: weights are `(1 / (1 + distance))^alpha`, with `alpha` from -40 to 40. Negative values avoid the
+    /// centre and the corners. `source` names the parameter in errors.
+    pub fn new(alpha: f64, source: &str) -> Result<Self> {
+        if alpha.abs() <= MAX_ALPHA {
             return Ok(BiasedRandom { alpha });
         }
-        let problem = format!("`alpha` is {alpha}; it must be a number from -{MOST_ALPHA} to {MOST_ALPHA}");
-        Err(Error::invalid(place, problem))
+        let problem = format!("`alpha` is {alpha}; it must be a number from -{MAX_ALPHA} to {MAX_ALPHA}");
+        Err(Error::invalid(source, problem))
     }
 }
 
@@ -95,7 +96,7 @@ impl Default for BiasedRandom {
 
 impl Opponent<TicTacToe> for BiasedRandom {
     fn policy(&self, _game: &TicTacToe, s: &Board, _seat: u8) -> Option<ActionProbs> {
-        // The four edges lie one step from a corner and from the centre; all other cells are one of those.
+        // Edges have distance 1; all other cells are corners or the centre.
         let weight = |c: BoardCell| if is_edge(c) { 0.5_f64.powf(self.alpha) } else { 1.0 };
         let total: f64 = s.empty_cells().map(weight).sum();
         Some(s.empty_cells().map(|c| (c.action(), weight(c) / total)).collect())
@@ -106,18 +107,18 @@ fn is_edge(cell: BoardCell) -> bool {
     cell.number() % 2 == 1
 }
 
-/// Never gives away a value it has.
+/// A perfect player: never lowers its minimax value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Perfect {
-    /// Which of several best moves.
+    /// How to choose among several best moves.
     pub ties: TieBreak,
 }
 
-/// How a player that reasons chooses among moves of the same value.
+/// Tie-breaking among moves of the same minimax value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TieBreak {
-    /// Any of them, equally likely.
+    /// Uniformly.
     #[default]
     Uniform,
     /// The first in the order centre, corners, edges.
@@ -145,11 +146,11 @@ impl Opponent<TicTacToe> for Perfect {
     }
 }
 
-/// Perfect, with ties in the fixed order, but for one thing: it does not see that the other wins by filling one line.
-/// Which line is hidden; one who has found it wins every time.
+/// Perfect play with fixed tie-breaking, except that it does not see that the opponent wins with one line. The line is
+/// hidden; an agent that finds it wins every game.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlindLine {
-    /// The line it does not see.
+    /// The unseen line.
     pub line: WinLine,
 }
 
@@ -159,26 +160,26 @@ impl Opponent<TicTacToe> for BlindLine {
     }
 }
 
-/// The kinds of opponent Tic-Tac-Toe knows, to which others may be added.
+/// The built-in opponent kinds of Tic-Tac-Toe. More can be added.
 pub fn opponent_kinds() -> OpponentKinds<TicTacToe> {
     let mut kinds = OpponentKinds::default();
     kinds.add_plain("random", "any empty cell, equally likely", UniformOpponent);
     kinds.add(
         "biased_random",
-        "random, fond of the centre and corners; `alpha` says how fond (-40 to 40, default 2: edges weigh a quarter)",
+        "random, biased to the centre and corners by `alpha` (-40 to 40, default 2: edges weigh a quarter)",
         |params| {
-            let place = "opponent of kind `biased_random`";
-            let p: BiasedParams = params.read(place)?;
-            Ok(Arc::new(BiasedRandom::new(p.alpha, place)?))
+            let source = "opponent of kind `biased_random`";
+            let p: BiasedParams = params.read(source)?;
+            Ok(Arc::new(BiasedRandom::new(p.alpha, source)?))
         },
     );
     kinds.add(
         "preferred",
         "the first empty cell of `order`, a list of [row, column] from 1, then any; never blocks",
         |params| {
-            let place = "opponent of kind `preferred`";
-            let p: PreferredParams = params.read(place)?;
-            Ok(Arc::new(PreferenceList::from_pairs(&p.order, &format!("{place}: order"))?))
+            let source = "opponent of kind `preferred`";
+            let p: PreferredParams = params.read(source)?;
+            Ok(Arc::new(PreferenceList::from_pairs(&p.order, &format!("{source}: order"))?))
         },
     );
     for (i, (likes, _)) in PAPER_LISTS.iter().enumerate() {
@@ -195,12 +196,12 @@ pub fn opponent_kinds() -> OpponentKinds<TicTacToe> {
     );
     kinds.add(
         "blind_line",
-        "perfect, ties fixed, but blind to your wins on `line` (row-1 to row-3, column-1 to column-3, diagonal-1, -2)",
+        "perfect with fixed ties, but blind to your wins on `line` (row-1 to row-3, column-1 to column-3, diagonal-1, -2)",
         |params| {
-            let place = "opponent of kind `blind_line`";
-            let p: BlindParams = params.read(place)?;
+            let source = "opponent of kind `blind_line`";
+            let p: BlindParams = params.read(source)?;
             let line = WinLine::named(&p.line).ok_or_else(|| {
-                Error::invalid(place, Error::unknown("line", &p.line, WinLine::all().map(WinLine::name)).to_string())
+                Error::invalid(source, Error::unknown("line", &p.line, WinLine::all().map(WinLine::name)).to_string())
             })?;
             Ok(Arc::new(BlindLine { line }))
         },
@@ -209,44 +210,44 @@ pub fn opponent_kinds() -> OpponentKinds<TicTacToe> {
         "mcts",
         "tree search with `simulations` playouts a move (1 to 1000, default 100); `uct_c` (default 1.4), `solve` (default \
          true)",
-        |params| searching(params.read(SEARCHING)?),
+        |params| build_mcts(params.read(MCTS_CONTEXT)?),
     );
-    kinds.add_numbered("mcts", "the same with N simulations, such as mcts-250", |number, params| {
+    kinds.add_numbered("mcts", "mcts with N simulations, such as mcts-250", |number, params| {
         if params.0.contains_key("simulations") {
             return Err(Error::invalid(
-                SEARCHING,
+                MCTS_CONTEXT,
                 "`simulations` is the number in the kind's name; leave one of them out",
             ));
         }
-        searching(params.clone().with("simulations", number).read(SEARCHING)?)
+        build_mcts(params.clone().with("simulations", number).read(MCTS_CONTEXT)?)
     });
     kinds
 }
 
-const SEARCHING: &str = "opponent of kind `mcts`";
+const MCTS_CONTEXT: &str = "opponent of kind `mcts`";
 
-/// The most playouts a move: the paper's strongest. A thousand draw 99 of 100 games against a perfect player, and a report
-/// on how to answer them asks for some hundred thousand moves.
-const MOST_SIMULATIONS: i64 = 1_000;
+/// Maximum playouts per move: the paper's strongest opponent. 1000 playouts draw 99 of 100 games against a perfect
+/// player, and a report on best responses to them samples some hundred thousand moves.
+const MAX_SIMULATIONS: i64 = 1_000;
 
-fn searching(p: MctsParams) -> Result<Strategy<TicTacToe>> {
-    if !(1..=MOST_SIMULATIONS).contains(&p.simulations) {
-        let problem = format!("{} simulations a move; there may be 1 to {MOST_SIMULATIONS}", p.simulations);
-        return Err(Error::invalid(SEARCHING, problem));
+fn build_mcts(p: MctsParams) -> Result<Strategy<TicTacToe>> {
+    if !(1..=MAX_SIMULATIONS).contains(&p.simulations) {
+        let problem = format!("{} simulations a move; there may be 1 to {MAX_SIMULATIONS}", p.simulations);
+        return Err(Error::invalid(MCTS_CONTEXT, problem));
     }
     if !(p.uct_c.is_finite() && p.uct_c >= 0.0) {
-        return Err(Error::invalid(SEARCHING, "`uct_c` must be a number of at least 0"));
+        return Err(Error::invalid(MCTS_CONTEXT, "`uct_c` must be a number of at least 0"));
     }
     let search = Mcts { uct_c: p.uct_c, solve: p.solve, ..paper_mcts(p.simulations as u32) };
     Ok(Arc::new(MctsOpponent::new(search)))
 }
 
-/// Whether a kind of opponent searches: it then treats all rotations and reflections of a board alike.
-pub(super) fn searches(kind: &str) -> bool {
+/// Whether a kind is an MCTS opponent, whose play is invariant under rotations and reflections of the board.
+pub(super) fn is_mcts_kind(kind: &str) -> bool {
     kind == "mcts" || kind.starts_with("mcts-")
 }
 
-/// The tree search of the paper's opponents with so many playouts a move.
+/// The MCTS parameters of the paper's opponents, with this number of playouts per move.
 pub fn paper_mcts(simulations: u32) -> Mcts {
     Mcts { best_return: 1.0, ..Mcts::new(simulations) }
 }
@@ -284,23 +285,23 @@ struct BlindParams {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MctsParams {
-    #[serde(default = "hundred")]
+    #[serde(default = "default_simulations")]
     simulations: i64,
-    #[serde(default = "uct_c")]
+    #[serde(default = "default_uct_c")]
     uct_c: f64,
-    #[serde(default = "yes")]
+    #[serde(default = "default_solve")]
     solve: bool,
 }
 
-fn hundred() -> i64 {
+fn default_simulations() -> i64 {
     100
 }
 
-fn uct_c() -> f64 {
+fn default_uct_c() -> f64 {
     Mcts::new(1).uct_c
 }
 
-fn yes() -> bool {
+fn default_solve() -> bool {
     true
 }
 
@@ -312,8 +313,8 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn fondness_has_a_range() {
-        for alpha in [-MOST_ALPHA, 0.0, MOST_ALPHA] {
+    fn alpha_outside_its_range_is_rejected() {
+        for alpha in [-MAX_ALPHA, 0.0, MAX_ALPHA] {
             assert!(BiasedRandom::new(alpha, "x").is_ok());
         }
         for alpha in [-5000.0, 40.1, 5000.0, f64::NAN, f64::INFINITY] {
@@ -324,8 +325,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_fond_player_has_probabilities_on_every_board(
-            alpha in -MOST_ALPHA..=MOST_ALPHA,
+        fn biased_random_has_a_distribution_on_every_board(
+            alpha in -MAX_ALPHA..=MAX_ALPHA,
             order in Just((0..CELLS as u8).collect::<Vec<_>>()).prop_shuffle(),
             played in 0..CELLS,
         ) {
@@ -339,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn searchers_are_named_by_their_simulations() {
+    fn mcts_kinds_are_named_by_their_simulations() {
         let kinds = opponent_kinds();
         let build = |kind: &str, params: OptionMap| {
             let spec = crate::OpponentSpec { params, ..crate::OpponentSpec::of_kind(kind) };

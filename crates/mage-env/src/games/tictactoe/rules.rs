@@ -2,10 +2,10 @@
 
 use crate::{ActionId, ActionList, CurrentPlayer, Game, MAX_PLAYERS, Rng};
 
-/// How many cells the board has.
+/// Number of cells.
 pub const CELLS: usize = 9;
 
-/// How many arrangements of marks there are, reachable or not: one [`Board::index`] each.
+/// Number of arrangements of marks, reachable or not: one [`Board::index`] each.
 pub const ARRANGEMENTS: usize = 19_683;
 
 const FULL: u16 = 0x1ff;
@@ -20,7 +20,7 @@ impl BoardCell {
         ((1..=3).contains(&row) && (1..=3).contains(&column)).then(|| BoardCell((row - 1) * 3 + column - 1))
     }
 
-    /// The cell a move is played to.
+    /// The cell of an action.
     pub fn of(action: ActionId) -> Self {
         BoardCell(action.0 as u8)
     }
@@ -30,7 +30,7 @@ impl BoardCell {
         (0..CELLS as u8).map(BoardCell)
     }
 
-    /// Playing here, as an action.
+    /// The action that marks this cell.
     pub fn action(self) -> ActionId {
         ActionId(u16::from(self.0))
     }
@@ -74,12 +74,13 @@ impl WinLine {
         (0..LINES.len() as u8).map(WinLine)
     }
 
-    /// The line called `row-2`, `column-1`, `diagonal-1` (from the top left), `diagonal-2` (from the top right), ….
+    /// The line with this name: `row-2`, `column-1`, `diagonal-1` (from the top left), `diagonal-2` (from the top
+    /// right), ….
     pub fn named(name: &str) -> Option<Self> {
         WinLine::all().find(|l| l.name() == name)
     }
 
-    /// What [`named`](WinLine::named) reads.
+    /// The name, as read by [`named`](WinLine::named).
     pub fn name(self) -> &'static str {
         LINE_NAMES[self.number()]
     }
@@ -132,14 +133,14 @@ const TERNARY: [u16; 512] = {
     table
 };
 
-/// A game in progress: whose marks are where, and the order in which they came.
+/// A game in progress: the marks by seat and their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Board {
-    /// By seat, a bit for each cell.
+    /// Bit masks by seat.
     marks: [u16; 2],
     /// The moves, four bits each, the first lowest.
     order: u64,
-    /// How many moves were made.
+    /// Number of moves made.
     made: u8,
 }
 
@@ -156,7 +157,7 @@ impl Board {
         Some(board)
     }
 
-    /// How many marks there are.
+    /// Number of marks.
     pub fn made(&self) -> usize {
         usize::from(self.made)
     }
@@ -166,7 +167,7 @@ impl Board {
         (0..self.made).map(|i| BoardCell((self.order >> (4 * i) & 0xf) as u8))
     }
 
-    /// Whose mark is in a cell.
+    /// The seat whose mark is in a cell.
     pub fn mark(&self, cell: BoardCell) -> Option<u8> {
         (0..2).find(|seat| self.marks[usize::from(*seat)] & cell.bit() != 0)
     }
@@ -176,7 +177,7 @@ impl Board {
         (self.marks[0] | self.marks[1]) & cell.bit() == 0
     }
 
-    /// The seat that moves next, were the game not over.
+    /// The seat to move next, unless the game is over.
     pub fn mover(&self) -> u8 {
         self.made % 2
     }
@@ -192,18 +193,18 @@ impl Board {
         WinLine::all().filter(move |l| marks & l.bits() == l.bits())
     }
 
-    /// Whether somebody has won or the board is full.
+    /// Whether a seat has won or the board is full.
     pub fn over(&self) -> bool {
-        // Only whoever moved last can have completed a line.
+        // Only the seat that moved last can have completed a line.
         usize::from(self.made) == CELLS || has_line(self.marks[usize::from(1 - self.mover())])
     }
 
-    /// The number of this arrangement of marks, whatever the order in which they came.
+    /// Index of this arrangement of marks, regardless of their order.
     pub fn index(&self) -> usize {
         usize::from(TERNARY[usize::from(self.marks[0])]) + 2 * usize::from(TERNARY[usize::from(self.marks[1])])
     }
 
-    /// The same marks as if they had come in reading order: one board for each arrangement.
+    /// The canonical board of this arrangement: marks in reading order.
     #[must_use]
     pub fn in_reading_order(&self) -> Self {
         let mut cells = [0, 1].map(|seat| BoardCell::all().filter(move |c| self.mark(*c) == Some(seat)));
@@ -214,8 +215,8 @@ impl Board {
         Board { order, ..*self }
     }
 
-    /// The board with each cell moved to where `to` says, the order of moves kept.
-    pub(super) fn turned(&self, to: &[BoardCell; CELLS]) -> Self {
+    /// The board with its cells permuted; the order of moves is kept.
+    pub(super) fn permuted(&self, to: &[BoardCell; CELLS]) -> Self {
         let mut board = Board::default();
         self.moves().for_each(|c| board.play(to[c.number()]));
         board
@@ -223,10 +224,10 @@ impl Board {
 
     /// The cells without a mark, in order.
     pub(super) fn empty_cells(&self) -> impl Iterator<Item = BoardCell> + use<> {
-        let mut left = FULL & !(self.marks[0] | self.marks[1]);
+        let mut remaining = FULL & !(self.marks[0] | self.marks[1]);
         std::iter::from_fn(move || {
-            let cell = (left != 0).then(|| BoardCell(left.trailing_zeros() as u8));
-            left &= left.wrapping_sub(1);
+            let cell = (remaining != 0).then(|| BoardCell(remaining.trailing_zeros() as u8));
+            remaining &= remaining.wrapping_sub(1);
             cell
         })
     }
@@ -244,7 +245,7 @@ impl Board {
     }
 }
 
-/// Tic-Tac-Toe: three in a row on a board of nine. A win is worth 1, a loss −1, a draw nothing.
+/// Tic-Tac-Toe: three in a row on a 3×3 board. A win returns 1, a loss −1, a draw 0.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TicTacToe;
 
@@ -284,8 +285,8 @@ impl Game for TicTacToe {
         out
     }
 
-    /// The moves in order, as row and column digits (`22 11 13`): what a player saw tells more about the other than the
-    /// marks alone. The board is [`TextGame::anchor`](crate::TextGame::anchor).
+    /// The moves in order, as row and column digits (`22 11 13`), because their order is informative about the
+    /// opponent. The board alone is [`TextGame::anchor`](crate::TextGame::anchor).
     fn observe(&self, s: &Board, _player: u8) -> String {
         let mut text = String::with_capacity(3 * CELLS);
         for cell in s.moves() {
@@ -339,7 +340,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_tree_has_the_known_size() {
+    fn game_tree_has_the_known_size() {
         let mut census = Census::default();
         walk(Board::default(), &mut census);
         assert_eq!(census.positions.len(), 5_478);
@@ -348,7 +349,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn indices_tell_arrangements_apart_and_orders_not() {
+    fn index_depends_on_the_arrangement_and_not_on_the_order() {
         assert_eq!(board("11 22 33").index(), board("33 22 11").index());
         assert_ne!(board("11 22 33").index(), board("11 33 22").index());
         assert_eq!(board("33 22 11").in_reading_order(), board("11 22 33").in_reading_order());
@@ -357,23 +358,23 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn moves_come_back_in_order() {
+    fn moves_are_returned_in_order() {
         let b = board("22 11 13 31 21 23 12 32 33");
         let text = TicTacToe.observe(&b, 0);
         assert_eq!(text, "22 11 13 31 21 23 12 32 33");
         assert_eq!(b.mark(BoardCell::new(2, 2).unwrap()), Some(0));
         assert_eq!(b.mark(BoardCell::new(1, 1).unwrap()), Some(1));
         assert!(Board::after([BoardCell(4), BoardCell(4)]).is_none());
-        assert!(Board::after([0, 3, 1, 4, 2, 5].map(BoardCell)).is_none(), "nobody moves after the end");
+        assert!(Board::after([0, 3, 1, 4, 2, 5].map(BoardCell)).is_none(), "no move after the end");
     }
 
     #[test]
-    fn every_line_wins() {
+    fn every_line_wins_the_game() {
         for line in WinLine::all() {
             assert_eq!(WinLine::named(line.name()), Some(line));
             let line_cells: Vec<BoardCell> = line.cells().collect();
             let others: Vec<BoardCell> = BoardCell::all().filter(|c| !line_cells.contains(c)).collect();
-            // Two of the other cells never make a line for the second seat.
+            // Two other cells never complete a line for the second seat.
             let moves = [line_cells[0], others[0], line_cells[1], others[1], line_cells[2]];
             let b = Board::after(moves).unwrap();
             assert_eq!(TicTacToe.current_player(&b), CurrentPlayer::Terminal);

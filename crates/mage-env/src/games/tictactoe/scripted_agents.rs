@@ -1,4 +1,4 @@
-//! Who plays Tic-Tac-Toe by rule?
+//! Scripted agents for Tic-Tac-Toe.
 
 use super::{
     best_response::TicTacToeBestResponse,
@@ -16,41 +16,44 @@ use crate::{
 use rand::seq::IndexedRandom;
 use std::{collections::HashMap, sync::Arc};
 
-pub(super) fn docs() -> Vec<ScriptedAgentInfo> {
+pub(super) fn infos() -> Vec<ScriptedAgentInfo> {
     vec![
-        ScriptedAgentInfo::new("perfect", "minimax: never loses, and learns nothing about anybody"),
-        ScriptedAgentInfo::new("textbook", "wins if it can, blocks if it must, else plays anywhere"),
-        ScriptedAgentInfo::new("bayes", "the best possible learner: weighs what a move earns and what it reveals"),
-        ScriptedAgentInfo::with_full_info("best-response", "the likeliest win against the opponent it is told"),
+        ScriptedAgentInfo::new("perfect", "minimax: never loses, does not adapt"),
+        ScriptedAgentInfo::new("textbook", "completes a line, else blocks one, else plays at random"),
+        ScriptedAgentInfo::new("bayes", "Bayes-adaptive optimum: values a move by its score and its information"),
+        ScriptedAgentInfo::with_full_info("best-response", "best response to the opponent, which it knows"),
     ]
 }
 
-pub(super) fn maker(env_spec: &TicTacToeSpec, query: &ScriptedAgentQuery<'_>) -> Result<Arc<dyn ScriptedAgentFactory>> {
+pub(super) fn factory(
+    env_spec: &TicTacToeSpec,
+    query: &ScriptedAgentQuery<'_>,
+) -> Result<Arc<dyn ScriptedAgentFactory>> {
     match query.name {
-        "perfect" => Ok(Arc::new(PerfectMaker)),
-        "textbook" => Ok(Arc::new(TextbookMaker)),
-        "bayes" => Ok(Arc::new(BayesMaker::new(env_spec, query)?)),
-        "best-response" => Ok(Arc::new(ToldMaker::new(env_spec, query)?)),
+        "perfect" => Ok(Arc::new(PerfectAgentFactory)),
+        "textbook" => Ok(Arc::new(TextbookAgentFactory)),
+        "bayes" => Ok(Arc::new(TicTacToeBayesAgentFactory::new(env_spec, query)?)),
+        "best-response" => Ok(Arc::new(BestResponseAgentFactory::new(env_spec, query)?)),
         other => {
-            let known = docs().into_iter().map(|d| d.name).chain(["random".to_owned()]);
+            let known = infos().into_iter().map(|d| d.name).chain(["random".to_owned()]);
             Err(Error::unknown("policy", other, known))
         }
     }
 }
 
-/// The facts: all that the last observation says but who began.
+/// The factual reflection: the last observation without the seat word.
 fn facts_of(finished: &str) -> String {
     finished.split_once(' ').map_or(finished, |(_, facts)| facts).to_owned()
 }
 
-fn named(cell: Option<BoardCell>, legal: &[String]) -> String {
+fn action_word(cell: Option<BoardCell>, legal: &[String]) -> String {
     match cell {
         Some(cell) => TicTacToe.action_name(cell.action()),
         None => legal.first().cloned().unwrap_or_default(),
     }
 }
 
-/// Plays perfectly, any of the best moves alike.
+/// Plays perfectly, uniformly among the best moves.
 struct PerfectAgent {
     rng: Rng,
 }
@@ -68,7 +71,7 @@ impl PerfectAgent {
 impl ScriptedAgent for PerfectAgent {
     fn act(&mut self, seen: &PromptView<'_>) -> String {
         let cell = read_board(seen.observation).and_then(|b| self.choose(&b));
-        named(cell, seen.legal)
+        action_word(cell, seen.legal)
     }
 
     fn reflect(&mut self, finished: &str) -> String {
@@ -76,20 +79,20 @@ impl ScriptedAgent for PerfectAgent {
     }
 }
 
-struct PerfectMaker;
+struct PerfectAgentFactory;
 
-impl ScriptedAgentFactory for PerfectMaker {
+impl ScriptedAgentFactory for PerfectAgentFactory {
     fn make(&self, _task: &Task, seed: Seed) -> Box<dyn ScriptedAgent> {
         Box::new(PerfectAgent::new(seed))
     }
 }
 
-/// Completes a line, or keeps the other from it, or plays anywhere.
-struct Textbook {
+/// Completes a line, else blocks the opponent's, else plays at random.
+struct TextbookAgent {
     rng: Rng,
 }
 
-impl Textbook {
+impl TextbookAgent {
     fn choose(&mut self, board: &Board) -> Option<BoardCell> {
         let own = board.mover();
         let empty: Vec<BoardCell> = BoardCell::all().filter(|c| board.is_empty(*c)).collect();
@@ -99,15 +102,15 @@ impl Textbook {
                     && line.cells().filter(|c| c != cell).all(|c| board.mark(c) == Some(seat))
             })
         };
-        let found = empty.iter().find(|c| completes(c, own)).or_else(|| empty.iter().find(|c| completes(c, 1 - own)));
-        found.copied().or_else(|| empty.choose(&mut self.rng).copied())
+        let forced = empty.iter().find(|c| completes(c, own)).or_else(|| empty.iter().find(|c| completes(c, 1 - own)));
+        forced.copied().or_else(|| empty.choose(&mut self.rng).copied())
     }
 }
 
-impl ScriptedAgent for Textbook {
+impl ScriptedAgent for TextbookAgent {
     fn act(&mut self, seen: &PromptView<'_>) -> String {
         let cell = read_board(seen.observation).and_then(|b| self.choose(&b));
-        named(cell, seen.legal)
+        action_word(cell, seen.legal)
     }
 
     fn reflect(&mut self, finished: &str) -> String {
@@ -115,65 +118,66 @@ impl ScriptedAgent for Textbook {
     }
 }
 
-struct TextbookMaker;
+struct TextbookAgentFactory;
 
-impl ScriptedAgentFactory for TextbookMaker {
+impl ScriptedAgentFactory for TextbookAgentFactory {
     fn make(&self, _task: &Task, seed: Seed) -> Box<dyn ScriptedAgent> {
-        Box::new(Textbook { rng: seed.child("textbook").rng() })
+        Box::new(TextbookAgent { rng: seed.child("textbook").rng() })
     }
 }
 
-/// An opponent with the best answer to each of its phases.
-struct Answered {
-    rival: OpponentSchedule<TicTacToe>,
-    answers: Vec<TicTacToeBestResponse>,
+/// An opponent with the best response to each of its phases.
+struct OpponentBestResponses {
+    schedule: OpponentSchedule<TicTacToe>,
+    responses: Vec<TicTacToeBestResponse>,
 }
 
-/// Best answers to everybody in a population, by opponent and the agent's seat.
-struct ToldMaker {
-    answered: HashMap<(Hash, u8), Arc<Answered>>,
+/// Best responses to every opponent of a population, by opponent and the agent's seat.
+struct BestResponseAgentFactory {
+    by_opponent: HashMap<(Hash, u8), Arc<OpponentBestResponses>>,
 }
 
-impl ToldMaker {
+impl BestResponseAgentFactory {
     fn new(env_spec: &TicTacToeSpec, query: &ScriptedAgentQuery<'_>) -> Result<Self> {
-        let mut answered = HashMap::new();
+        let mut by_opponent = HashMap::new();
         for (_, spec) in query.population.in_split(query.split)? {
-            let rival = env_spec.opponents.build(spec)?;
-            let known = env_spec.known_phases(spec, &rival);
+            let schedule = env_spec.opponents.build(spec)?;
+            let phases = env_spec.phases_with_policies(spec, &schedule);
             for seat in 0..2 {
-                let answers = known.iter().map(|(strategy, _)| TicTacToeBestResponse::against(&**strategy, seat));
-                let answers = answers.collect::<Result<_>>()?;
-                answered.insert((Hash::of(spec), seat), Arc::new(Answered { rival: rival.clone(), answers }));
+                let responses = phases.iter().map(|(strategy, _)| TicTacToeBestResponse::against(&**strategy, seat));
+                let responses = responses.collect::<Result<_>>()?;
+                let value = Arc::new(OpponentBestResponses { schedule: schedule.clone(), responses });
+                by_opponent.insert((Hash::of(spec), seat), value);
             }
         }
-        Ok(ToldMaker { answered })
+        Ok(BestResponseAgentFactory { by_opponent })
     }
 }
 
-impl ScriptedAgentFactory for ToldMaker {
-    /// Plays perfectly against opponents from outside the population it was made for.
+impl ScriptedAgentFactory for BestResponseAgentFactory {
+    /// Plays perfectly against opponents outside the population it was built for.
     fn make(&self, task: &Task, seed: Seed) -> Box<dyn ScriptedAgent> {
         let spec = task.opponent.as_ref().map(|spec| (Hash::of(spec), task.seat));
-        match spec.and_then(|key| self.answered.get(&key)) {
-            Some(answered) => Box::new(ToldAgent { answered: Arc::clone(answered), task_seed: task.seed }),
+        match spec.and_then(|key| self.by_opponent.get(&key)) {
+            Some(found) => Box::new(BestResponseAgent { best_responses: Arc::clone(found), task_seed: task.seed }),
             None => Box::new(PerfectAgent::new(seed)),
         }
     }
 }
 
-struct ToldAgent {
-    answered: Arc<Answered>,
-    /// Decides which phase an opponent that switches is in.
+struct BestResponseAgent {
+    best_responses: Arc<OpponentBestResponses>,
+    /// Determines the phase of a switching opponent in each episode.
     task_seed: Seed,
 }
 
-impl ScriptedAgent for ToldAgent {
+impl ScriptedAgent for BestResponseAgent {
     fn act(&mut self, seen: &PromptView<'_>) -> String {
-        let rival = &self.answered.rival;
-        let now: &Strategy<TicTacToe> = rival.in_episode(self.task_seed, seen.episode);
-        let phase = rival.phases().iter().position(|s| Arc::ptr_eq(s, now)).unwrap_or(0);
-        let cell = read_board(seen.observation).and_then(|b| self.answered.answers[phase].best_move(&b));
-        named(cell, seen.legal)
+        let schedule = &self.best_responses.schedule;
+        let now: &Strategy<TicTacToe> = schedule.in_episode(self.task_seed, seen.episode);
+        let phase = schedule.phases().iter().position(|s| Arc::ptr_eq(s, now)).unwrap_or(0);
+        let cell = read_board(seen.observation).and_then(|b| self.best_responses.responses[phase].best_move(&b));
+        action_word(cell, seen.legal)
     }
 
     fn reflect(&mut self, finished: &str) -> String {
@@ -181,13 +185,13 @@ impl ScriptedAgent for ToldAgent {
     }
 }
 
-/// The best possible learners, one for each seat the agent may take.
-struct BayesMaker {
+/// The Bayes-adaptive solver of each seat the agent may take.
+struct TicTacToeBayesAgentFactory {
     by_seat: [Option<Arc<BayesAdaptiveSolver>>; 2],
     episodes: u32,
 }
 
-impl BayesMaker {
+impl TicTacToeBayesAgentFactory {
     fn new(env_spec: &TicTacToeSpec, query: &ScriptedAgentQuery<'_>) -> Result<Self> {
         let mut by_seat = [None, None];
         let shares = query.population.seat_shares(2)?;
@@ -195,43 +199,43 @@ impl BayesMaker {
             let bayes = env_spec.bayes(query.population, query.split, seat as u8, query.episodes)?;
             by_seat[seat] = Some(Arc::new(bayes));
         }
-        Ok(BayesMaker { by_seat, episodes: query.episodes })
+        Ok(TicTacToeBayesAgentFactory { by_seat, episodes: query.episodes })
     }
 }
 
-impl ScriptedAgentFactory for BayesMaker {
-    /// Plays perfectly from seats it was not made for.
+impl ScriptedAgentFactory for TicTacToeBayesAgentFactory {
+    /// Plays perfectly from seats without a solver.
     fn make(&self, task: &Task, seed: Seed) -> Box<dyn ScriptedAgent> {
         let perfect = PerfectAgent::new(seed);
         match self.by_seat.get(usize::from(task.seat)) {
             Some(Some(bayes)) => {
                 let (bayes, episodes) = (Arc::clone(bayes), self.episodes);
-                Box::new(BayesAgent { bayes, perfect, episodes, belief: vec![], seen: vec![] })
+                Box::new(TicTacToeBayesAgent { bayes, perfect, episodes, belief: vec![], observations: vec![] })
             }
             _ => Box::new(perfect),
         }
     }
 }
 
-struct BayesAgent {
+struct TicTacToeBayesAgent {
     bayes: Arc<BayesAdaptiveSolver>,
-    /// Takes over where nobody expected could have led.
+    /// Plays on boards that no possible opponent leads to.
     perfect: PerfectAgent,
-    /// How many there are.
+    /// Number of episodes.
     episodes: u32,
-    /// What is believed at the start of this episode.
+    /// Belief at the start of this episode.
     belief: Vec<f64>,
-    /// The boards it decided on.
-    seen: Vec<String>,
+    /// Observations at its decisions in this episode.
+    observations: Vec<String>,
 }
 
-impl BayesAgent {
-    /// What the reflections in memory tell. One that cannot be, because it is made up or about somebody unknown, is passed
-    /// over.
-    fn remember(&self, seen: &PromptView<'_>) -> Vec<f64> {
+impl TicTacToeBayesAgent {
+    /// The belief after the reflections in memory. Reflections that are invalid, or impossible for every known
+    /// opponent, are ignored.
+    fn belief_from_memory(&self, seen: &PromptView<'_>) -> Vec<f64> {
         let seat = self.bayes.seat();
         seen.memory.iter().filter_map(|text| read_facts(text)).fold(self.bayes.prior(), |belief, game| {
-            let texts = texts_of(&game, seat);
+            let texts = observations_of(&game, seat);
             let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
             self.bayes.update(&belief, &texts).ok().flatten().unwrap_or(belief)
         })
@@ -240,22 +244,22 @@ impl BayesAgent {
     fn choose(&mut self, seen: &PromptView<'_>) -> Option<BoardCell> {
         let board = read_board(seen.observation)?;
         if board.moves().count() < 2 {
-            self.belief = self.remember(seen);
-            self.seen.clear();
+            self.belief = self.belief_from_memory(seen);
+            self.observations.clear();
         }
-        self.seen.push(WinGame.observe(&board, self.bayes.seat()));
-        let texts: Vec<&str> = self.seen.iter().map(String::as_str).collect();
-        // With nothing in its prompt it takes every episode for the first.
+        self.observations.push(WinGame.observe(&board, self.bayes.seat()));
+        let texts: Vec<&str> = self.observations.iter().map(String::as_str).collect();
+        // Without reflections in its prompt, every episode counts as the first.
         let left = self.episodes.saturating_sub(seen.memory.len() as u32).clamp(1, self.bayes.episodes());
         let best = self.bayes.best_action(&self.belief, left, ScoreObjective::Sum, &texts).ok().flatten();
         best.map(BoardCell::of).or_else(|| self.perfect.choose(&board))
     }
 }
 
-impl ScriptedAgent for BayesAgent {
+impl ScriptedAgent for TicTacToeBayesAgent {
     fn act(&mut self, seen: &PromptView<'_>) -> String {
         let cell = self.choose(seen);
-        named(cell, seen.legal)
+        action_word(cell, seen.legal)
     }
 
     fn reflect(&mut self, finished: &str) -> String {
@@ -263,8 +267,8 @@ impl ScriptedAgent for BayesAgent {
     }
 }
 
-/// What a seat saw in a finished game, at each of its decisions and at the end, as an oracle reads it.
-fn texts_of(game: &Board, seat: u8) -> Vec<String> {
+/// A seat's observations of a finished game: at each of its decisions and at the end.
+fn observations_of(game: &Board, seat: u8) -> Vec<String> {
     let moves: Vec<BoardCell> = game.moves().collect();
     let boards = (0..=moves.len()).filter_map(|n| Board::after(moves[..n].iter().copied()));
     boards.filter(|b| b.over() || b.mover() == seat).map(|b| WinGame.observe(&b, seat)).collect()
@@ -275,24 +279,24 @@ mod tests {
     use super::*;
     use crate::{End, EnvSpec, Outcome, ParsedAction};
 
-    /// WinGame by episode over tasks of a population, the agent's reflections being its memory.
-    fn wins(name: &str, tasks: u64, memory: bool) -> [f64; 3] {
+    /// Win rate by episode over tasks of a population; the agent's reflections are its memory.
+    fn wins(name: &str, tasks: u64, use_memory: bool) -> [f64; 3] {
         let env_spec = TicTacToeSpec::default();
         let population = env_spec.default_population();
         let query = ScriptedAgentQuery { name, population: &population, split: "train", episodes: 3 };
-        let maker = env_spec.scripted_agent(&query).unwrap();
+        let factory = env_spec.scripted_agent(&query).unwrap();
         let mut won = [0.0; 3];
         for i in 0..tasks {
             let task = population.draw("train", 2, Seed::new(i)).unwrap();
             let mut env = env_spec.build(&task).unwrap();
-            let mut agent = maker.make(&task, Seed::new(i).child("agent"));
-            let mut notes: Vec<String> = Vec::new();
+            let mut agent = factory.make(&task, Seed::new(i).child("agent"));
+            let mut memory: Vec<String> = Vec::new();
             for (episode, won) in (0..).zip(&mut won) {
                 let mut observation = env.reset(episode).compact;
                 let end = loop {
                     let legal = env.legal().unwrap();
                     let seen =
-                        PromptView { episode, memory: &notes, observation: &observation, legal: &legal, history: &[] };
+                        PromptView { episode, memory: &memory, observation: &observation, legal: &legal, history: &[] };
                     let step = env.step(&ParsedAction::Act(agent.act(&seen)));
                     assert!(step.valid);
                     observation = step.observation.compact;
@@ -300,11 +304,11 @@ mod tests {
                         break end;
                     }
                 };
-                let note = agent.reflect(&observation);
-                if memory {
-                    notes.push(note);
+                let reflection = agent.reflect(&observation);
+                if use_memory {
+                    memory.push(reflection);
                 }
-                assert!(!matches!(end, End::Terminated { outcome: Outcome::Lost, .. }), "nobody here loses");
+                assert!(!matches!(end, End::Terminated { outcome: Outcome::Lost, .. }), "these agents never lose");
                 *won += f64::from(u8::from(matches!(end, End::Terminated { outcome: Outcome::Won, .. })));
             }
         }
@@ -312,24 +316,24 @@ mod tests {
     }
 
     #[test]
-    fn the_learner_finds_the_blind_line_and_the_told_one_knows_it() {
+    fn bayes_finds_the_blind_line_and_best_response_knows_it() {
         let learner = wins("bayes", 300, true);
         assert!((learner[0] - 4.0 / 6.0).abs() < 0.09, "{learner:?}");
         assert_eq!(learner[1..], [1.0, 1.0]);
-        let blanked = wins("bayes", 300, false);
-        assert!(blanked.iter().all(|w| (w - 4.0 / 6.0).abs() < 0.09), "{blanked:?}");
+        let without_memory = wins("bayes", 300, false);
+        assert!(without_memory.iter().all(|w| (w - 4.0 / 6.0).abs() < 0.09), "{without_memory:?}");
         assert_eq!(wins("best-response", 60, true), [1.0; 3]);
     }
 
     #[test]
-    fn the_perfect_one_learns_nothing() {
+    fn perfect_agent_does_not_adapt() {
         let perfect = wins("perfect", 300, true);
         assert!(perfect.iter().all(|w| *w < 0.6), "{perfect:?}");
     }
 
     #[test]
-    fn the_textbook_completes_and_blocks_lines() {
-        let mut agent = TextbookMaker
+    fn textbook_agent_completes_and_blocks_lines() {
+        let mut agent = TextbookAgentFactory
             .make(&TicTacToeSpec::default().default_population().draw("train", 2, Seed::new(1)).unwrap(), Seed::new(1));
         let mut choice = |observation: &str| {
             agent.act(&PromptView { episode: 0, memory: &[], observation, legal: &[], history: &[] })
@@ -339,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_agents_are_named() {
+    fn unknown_agent_error_suggests_the_nearest_name() {
         let env_spec = TicTacToeSpec::default();
         let population = env_spec.default_population();
         let query = ScriptedAgentQuery { name: "perfekt", population: &population, split: "train", episodes: 3 };

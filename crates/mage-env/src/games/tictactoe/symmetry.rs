@@ -1,14 +1,14 @@
-//! Which boards are the same but for turning and mirroring?
+//! Rotations and reflections of the board.
 
 use super::rules::{Board, BoardCell, CELLS};
 
-/// One of the eight ways to turn or mirror a board: where each cell goes.
-pub(super) type Turned = [BoardCell; CELLS];
+/// A symmetry of the board: the image of each cell.
+pub(super) type CellPermutation = [BoardCell; CELLS];
 
-/// All eight, the one that changes nothing first.
-pub(super) fn all() -> [Turned; 8] {
+/// All eight symmetries, the identity first.
+pub(super) fn all() -> [CellPermutation; 8] {
     let mut out = [[BoardCell::numbered(0); CELLS]; 8];
-    for (i, turned) in out.iter_mut().enumerate() {
+    for (i, permutation) in out.iter_mut().enumerate() {
         for cell in BoardCell::all() {
             let (mut row, mut column) = (cell.row(), cell.column());
             if i & 4 != 0 {
@@ -20,16 +20,16 @@ pub(super) fn all() -> [Turned; 8] {
             if i & 1 != 0 {
                 column = 4 - column;
             }
-            turned[cell.number()] = BoardCell::new(row, column).expect("turning stays on the board");
+            permutation[cell.number()] = BoardCell::new(row, column).expect("symmetries map the board to itself");
         }
     }
     out
 }
 
-/// The board that stands for all that are the same as this one, and how to get there.
-pub(super) fn representative(board: &Board) -> (Board, Turned) {
-    let boards = all().map(|t| (board.turned(&t), t));
-    boards.into_iter().min_by_key(|(b, _)| b.index()).expect("there are eight ways")
+/// The canonical board of the equivalence class, and the symmetry that leads to it.
+pub(super) fn canonical(board: &Board) -> (Board, CellPermutation) {
+    let boards = all().map(|t| (board.permuted(&t), t));
+    boards.into_iter().min_by_key(|(b, _)| b.index()).expect("there are eight symmetries")
 }
 
 #[cfg(test)]
@@ -39,12 +39,12 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn there_are_eight_different_ways_and_765_different_boards() {
+    fn there_are_8_symmetries_and_765_canonical_boards() {
         assert_eq!(all().iter().collect::<HashSet<_>>().len(), 8);
         let mut seen = HashSet::new();
         let mut open = vec![Board::default()];
         while let Some(b) = open.pop() {
-            let (b, _) = representative(&b);
+            let (b, _) = canonical(&b);
             if seen.insert(b.index()) && !b.over() {
                 open.extend(b.empty_cells().map(|c| b.with(c)));
             }
@@ -53,10 +53,13 @@ mod tests {
     }
 
     #[test]
-    fn turning_keeps_the_order_of_moves() {
+    fn symmetries_keep_the_order_of_moves() {
         let corner = board("13 22 31");
-        let (to, way) = representative(&corner);
-        assert_eq!(to.index(), representative(&board("33 22 11")).0.index());
-        assert_eq!(to.moves().collect::<Vec<_>>(), corner.moves().map(|c| way[c.number()]).collect::<Vec<_>>());
+        let (canonical_board, symmetry) = canonical(&corner);
+        assert_eq!(canonical_board.index(), canonical(&board("33 22 11")).0.index());
+        assert_eq!(
+            canonical_board.moves().collect::<Vec<_>>(),
+            corner.moves().map(|c| symmetry[c.number()]).collect::<Vec<_>>()
+        );
     }
 }

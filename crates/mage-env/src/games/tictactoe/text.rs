@@ -1,16 +1,16 @@
-//! Tic-Tac-Toe in words: sentences for language models and people, and the compact vocabulary for small models.
+//! Text of Tic-Tac-Toe: sentences for language models and people, compact words for small models.
 //!
-//! Whoever reads is X and the other is O, whoever moved first, as in the paper.
+//! The reader is X and the opponent O, regardless of who moves first, as in the paper.
 
 use super::rules::{Board, BoardCell, CELLS, TicTacToe, WinLine};
 use crate::{ActionId, Observation, TextGame};
 
-/// How many words a factual compact reflection has: the outcome, and the moves in order.
+/// Words of a factual compact reflection: the outcome, and the moves in order.
 pub const REFLECTION_WORDS: usize = 1 + CELLS;
 
 /// Every word of the compact form.
 pub(super) fn compact_words() -> Vec<String> {
-    let cells = BoardCell::all().map(name);
+    let cells = BoardCell::all().map(cell_name);
     [".", "X", "O", "first", "second", "won", "lost", "draw"].map(str::to_owned).into_iter().chain(cells).collect()
 }
 
@@ -20,7 +20,7 @@ impl TextGame for TicTacToe {
     }
 
     fn action_name(&self, a: ActionId) -> String {
-        name(BoardCell::of(a))
+        cell_name(BoardCell::of(a))
     }
 
     fn read_action(&self, s: &Board, text: &str) -> Result<ActionId, String> {
@@ -32,8 +32,8 @@ impl TextGame for TicTacToe {
             cell.ok_or_else(|| format!("({row}, {column}) is not on the board; rows and columns go from 1 to 3"))?;
         match s.mark(cell) {
             None => Ok(cell.action()),
-            // Whose mark it is depends on who reads; that it is taken does not.
-            Some(_) => Err(format!("{} is taken; choose an empty cell", name(cell))),
+            // The error must not depend on the reader, so it does not name the owner of the mark.
+            Some(_) => Err(format!("{} is taken; choose an empty cell", cell_name(cell))),
         }
     }
 
@@ -42,12 +42,12 @@ impl TextGame for TicTacToe {
         grid(s, player)
     }
 
-    /// 1 for a win, 0 otherwise: means are shares of games won, which is what the paper and the oracles count.
+    /// 1 for a win, 0 otherwise: mean scores are win rates, as in the paper and the ceilings.
     fn score(&self, s: &Board, player: u8) -> f32 {
         f32::from(u8::from(s.winner() == Some(player)))
     }
 
-    /// The board with its coordinates, and what happened last; a finished line stands in brackets.
+    /// The board with coordinates and the last move; a completed line is in brackets.
     fn render(&self, s: &Board, player: u8) -> Option<String> {
         let won: Vec<BoardCell> = (0..2).flat_map(|seat| s.lines_of(seat)).flat_map(WinLine::cells).collect();
         let mut text = "      1   2   3\n    ┌───┬───┬───┐\n".to_owned();
@@ -75,12 +75,12 @@ impl TextGame for TicTacToe {
     }
 }
 
-/// The name of a cell, one word: `(2,3)` is the second row's last.
-pub fn name(cell: BoardCell) -> String {
+/// The name of a cell in one word: `(2,3)` is the last cell of the second row.
+pub fn cell_name(cell: BoardCell) -> String {
     format!("({},{})", cell.row(), cell.column())
 }
 
-/// `X` for the reader's own mark, `O` for the other's, `.` for none.
+/// `X` for the reader's mark, `O` for the opponent's, `.` for none.
 fn mark(s: &Board, cell: BoardCell, player: u8) -> char {
     match s.mark(cell) {
         None => '.',
@@ -100,7 +100,7 @@ fn grid(s: &Board, player: u8) -> String {
     text
 }
 
-/// What happened last and how it ended, then the board.
+/// The last move and the result, then the board.
 fn sentences(s: &Board, player: u8) -> String {
     let caption = caption(s, player);
     let lead = if caption.is_empty() { "The board is empty:" } else { " The board:" };
@@ -109,7 +109,7 @@ fn sentences(s: &Board, player: u8) -> String {
 
 fn caption(s: &Board, player: u8) -> String {
     let Some(last) = s.moves().next_back() else { return String::new() };
-    // True also after a turn that changed nothing.
+    // Also correct after an invalid action, which leaves the board unchanged.
     let whose = if s.mover() == player { "The opponent's" } else { "Your" };
     let end = match s.winner() {
         Some(seat) if seat == player => " You have three in a row: you win.",
@@ -117,10 +117,10 @@ fn caption(s: &Board, player: u8) -> String {
         None if s.over() => " The board is full: a draw.",
         None => "",
     };
-    format!("{whose} last move: {}.{end}", name(last))
+    format!("{whose} last move: {}.{end}", cell_name(last))
 }
 
-/// While playing: the nine cells. After the end: who began, the outcome, and nine slots for the moves in order.
+/// While playing: the nine cells. At the end: the seat, the outcome, and nine slots for the moves in order.
 fn compact(s: &Board, player: u8) -> String {
     if !s.over() {
         return BoardCell::all().map(|c| mark(s, c, player).to_string()).collect::<Vec<_>>().join(" ");
@@ -132,7 +132,7 @@ fn compact(s: &Board, player: u8) -> String {
 /// The factual reflection on a finished game, in compact words: the outcome, and the moves in order.
 pub fn facts(s: &Board, player: u8) -> String {
     let mut words = vec![outcome_word(s, player).to_owned()];
-    words.extend(s.moves().map(name));
+    words.extend(s.moves().map(cell_name));
     words.resize(REFLECTION_WORDS, "_".to_owned());
     words.join(" ")
 }
@@ -145,7 +145,7 @@ fn outcome_word(s: &Board, player: u8) -> &'static str {
     }
 }
 
-/// The board of a compact observation on which its reader, X, is to move; the order of moves is not in it.
+/// Parses a compact observation in which the reader, X, is to move. The order of moves is not preserved.
 pub fn read_board(compact: &str) -> Option<Board> {
     let words: Vec<&str> = compact.split(' ').collect();
     let with =
@@ -166,17 +166,17 @@ pub fn read_board(compact: &str) -> Option<Board> {
     Some(board)
 }
 
-/// The finished game that a factual reflection tells.
+/// Parses the finished game of a factual reflection.
 pub fn read_facts(text: &str) -> Option<Board> {
     let mut words = text.split(' ');
     let outcome = words.next()?;
     let moves: Option<Vec<BoardCell>> =
-        words.take_while(|w| *w != "_").map(|w| BoardCell::all().find(|c| name(*c) == w)).collect();
+        words.take_while(|w| *w != "_").map(|w| BoardCell::all().find(|c| cell_name(*c) == w)).collect();
     let board = Board::after(moves?).filter(Board::over)?;
     (0..2).any(|player| outcome_word(&board, player) == outcome).then_some(board)
 }
 
-/// The first `(integer, integer)` in the text, or the two integers it consists of.
+/// The first `(integer, integer)` in the text, or the two integers of which it consists.
 fn read_pair(text: &str) -> Option<(i64, i64)> {
     let in_brackets = text.match_indices('(').find_map(|(at, _)| {
         let inside = &text[at + 1..];
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn compact_words_have_fixed_places() {
+    fn compact_words_have_fixed_positions() {
         let compact = |moves, player| TicTacToe.describe(&board(moves), player).compact;
         assert_eq!(compact("", 0), ". . . . . . . . .");
         assert_eq!(compact("22 11", 0), "O . . . X . . . .");
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn compact_words_can_be_read_back() {
+    fn compact_words_round_trip() {
         for (moves, player) in [("", 0), ("22", 1), ("22 11", 0), ("22 11 21", 1), ("22 11 13 31 21 23 12 32", 0)] {
             let b = board(moves);
             assert_eq!(read_board(&TicTacToe.describe(&b, player).compact), Some(b.in_reading_order()), "{moves}");
@@ -253,9 +253,9 @@ mod tests {
     }
 
     #[test]
-    fn reading_accepts_pairs_and_explains_the_rest() {
+    fn read_action_accepts_pairs_and_explains_errors() {
         let b = board("22");
-        let read = |text: &str| TicTacToe.read_action(&b, text).map(|a| name(BoardCell::of(a)));
+        let read = |text: &str| TicTacToe.read_action(&b, text).map(|a| cell_name(BoardCell::of(a)));
         for text in ["(1,3)", "( 1 , 3 )", "I take (1, 3).", "1 3", " 1, 3\n", "(top right) is (1,3), not (2,1)"] {
             assert_eq!(read(text).as_deref(), Ok("(1,3)"), "{text}");
         }
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn the_picture_marks_the_line() {
+    fn rendering_marks_the_winning_line() {
         let drawn = TicTacToe.render(&board("22 11 21 12 23"), 0).unwrap();
         let expected = [
             "      1   2   3",

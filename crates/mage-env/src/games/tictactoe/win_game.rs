@@ -1,17 +1,17 @@
-//! What does an oracle see of the game?
+//! Tic-Tac-Toe for the solvers: returns are wins, states are boards.
 //!
-//! Winning probabilities, and positions: how the marks came to be where they are changes neither what follows nor how
-//! the opponents here play. What an opponent's earlier moves tell about it, an oracle keeps in its belief.
+//! The order of the marks affects neither the rest of the game nor the opponents here, so histories with equal boards
+//! are merged. The solver keeps the information in an opponent's earlier moves in its belief.
 
 use super::rules::{Board, TicTacToe};
 use crate::{ActionId, ActionList, ActionProbs, CurrentPlayer, Game, MAX_PLAYERS, Opponent, Rng, Strategy, TextGame};
 
-/// Tic-Tac-Toe in which a win is worth 1 and anything else 0, and equal boards are equal positions.
+/// Tic-Tac-Toe in which a win returns 1 and anything else 0, and equal boards are equal states.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WinGame;
 
 impl Game for WinGame {
-    /// In reading order, always.
+    /// Always in reading order.
     type State = Board;
 
     fn players(&self) -> u8 {
@@ -39,13 +39,13 @@ impl Game for WinGame {
         TicTacToe.returns(s).map(|r| r.max(0.0))
     }
 
-    /// The board. It tells the player's own last action to whoever saw the board before.
+    /// The board. Together with the previous board it determines the player's own last action.
     fn observe(&self, s: &Board, player: u8) -> String {
         TicTacToe.anchor(s, player)
     }
 }
 
-/// A player of Tic-Tac-Toe in front of an oracle, asked about positions.
+/// Adapts a Tic-Tac-Toe strategy to [`WinGame`].
 pub struct WinGameOpponent(pub Strategy<TicTacToe>);
 
 impl Opponent<WinGame> for WinGameOpponent {
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_boards_are_equal_positions() {
+    fn equal_boards_are_equal_states() {
         let play = |moves: &str| {
             let mut s = Board::default();
             for cell in board(moves).moves() {

@@ -1,30 +1,30 @@
-//! Who searches before each move?
+//! An opponent that plays by Monte-Carlo tree search.
 
 use super::{Mcts, SearchTree};
 use crate::{ActionId, ActionProbs, Game, Opponent, Rng};
 use std::sync::{Mutex, PoisonError};
 
-/// An opponent that searches before each move, with luck from the generator it is given.
+/// An opponent that searches before each move. The caller's RNG drives the search.
 #[derive(Debug)]
 pub struct MctsOpponent {
     search: Mcts,
-    /// Trees not in use, for whoever moves next.
+    /// Idle trees, for reuse.
     spare: Mutex<Vec<SearchTree>>,
 }
 
 impl MctsOpponent {
-    /// Searches like this.
+    /// An opponent with these search parameters.
     pub fn new(search: Mcts) -> Self {
         MctsOpponent { search, spare: Mutex::new(Vec::new()) }
     }
 
-    /// How it searches.
+    /// The search parameters.
     pub fn settings(&self) -> Mcts {
         self.search
     }
 
     fn with_tree<T>(&self, work: impl FnOnce(&mut SearchTree) -> T) -> T {
-        // A tree is rewritten before use, so one left behind by a panic elsewhere does no harm.
+        // A search resets its tree first, so a tree left by a panicked thread is harmless.
         let spare = || self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         let mut tree = spare().pop().unwrap_or_default();
         let result = work(&mut tree);
@@ -34,7 +34,7 @@ impl MctsOpponent {
 }
 
 impl<G: Game> Opponent<G> for MctsOpponent {
-    /// None: how likely each move is can only be found by playing.
+    /// `None`: the action probabilities of a search are unknown.
     fn policy(&self, _game: &G, _s: &G::State, _seat: u8) -> Option<ActionProbs> {
         None
     }

@@ -1,4 +1,4 @@
-//! Search on small games: Nim, Kuhn poker with open cards, and a dare against nature.
+//! Tests of MCTS on small games: Nim, Kuhn poker with open cards, and a game with chance nodes.
 
 use super::*;
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     kuhn::{Card, Hand, Kuhn},
 };
 
-/// Take one to three stones; whoever takes the last one wins. Multiples of four lose.
+/// Players take one to three stones; the player who takes the last one wins. Multiples of four lose.
 struct Nim;
 
 impl Game for Nim {
@@ -45,11 +45,11 @@ impl Game for Nim {
     }
 }
 
-/// A coin decides: heads is worth 3 to the mover who dared, tails −1; not daring is worth 0.5. And a sure thing that
-/// nature reaches by two equal ways is worth 0.75.
-struct Dare;
+/// A gamble for one player. Action 0 returns 0.5. Action 1 returns 3 with probability 0.25, otherwise −1. Action 2
+/// returns 0.75 by two equally likely chance outcomes.
+struct Gamble;
 
-impl Game for Dare {
+impl Game for Gamble {
     type State = Vec<u16>; // a state that owns memory
 
     fn players(&self) -> u8 {
@@ -109,7 +109,7 @@ fn solve<G: Game>(game: &G, s: &G::State) -> [f32; MAX_PLAYERS] {
 }
 
 #[test]
-fn nim_is_proven_and_won() {
+fn nim_is_proven_and_played_optimally() {
     let search = Mcts { best_return: 1.0, ..Mcts::new(20_000) };
     let mut tree = SearchTree::default();
     for stones in 1..=15 {
@@ -121,7 +121,7 @@ fn nim_is_proven_and_won() {
 }
 
 #[test]
-fn few_simulations_play_nim_better_than_chance_and_more_better_still() {
+fn nim_win_rate_grows_with_simulations() {
     let wins = |simulations: u32| {
         let player = MctsOpponent::new(Mcts { best_return: 1.0, ..Mcts::new(simulations) });
         let won = |i: u64| {
@@ -142,7 +142,7 @@ fn few_simulations_play_nim_better_than_chance_and_more_better_still() {
 
 #[test]
 fn kuhn_poker_with_open_cards_is_solved() {
-    // The search sees both cards, so this is Kuhn's sibling with perfect information.
+    // The search reads both cards, so this is the perfect-information variant of Kuhn poker.
     for first in 0..3 {
         for second in (0..3).filter(|c| *c != first) {
             let hand = Hand::dealt(Card(first), Card(second));
@@ -154,19 +154,19 @@ fn kuhn_poker_with_open_cards_is_solved() {
 }
 
 #[test]
-fn nature_is_averaged_not_chosen() {
+fn chance_nodes_are_averaged() {
     let mut tree = SearchTree::default();
-    let action = Mcts::new(4_000).choose(&Dare, &vec![], &mut tree, &mut Seed::new(2).rng());
+    let action = Mcts::new(4_000).choose(&Gamble, &vec![], &mut tree, &mut Seed::new(2).rng());
     assert_eq!(action, ActionId(2));
     let of = |a: u16| tree.action_stats().find(|c| c.action == ActionId(a)).unwrap();
     assert_eq!(of(0).proven, Some(0.5));
     assert_eq!(of(2).proven, Some(0.75));
     assert_eq!(of(1).proven, None);
-    assert!((of(1).mean - 0.0).abs() < 0.5, "the gamble's mean is 0, found {}", of(1).mean);
+    assert!((of(1).mean - 0.0).abs() < 0.5, "the gamble's mean is 0, got {}", of(1).mean);
 }
 
 #[test]
-fn the_same_luck_gives_the_same_move_whatever_was_searched_before() {
+fn same_seed_gives_the_same_move_in_a_reused_tree() {
     let search = Mcts::new(50);
     let fresh = |seed| search.choose(&Nim, &(13, 0), &mut SearchTree::default(), &mut Seed::new(seed).rng());
     let mut used = SearchTree::default();
@@ -174,17 +174,17 @@ fn the_same_luck_gives_the_same_move_whatever_was_searched_before() {
         search.search(&Nim, &(15, 1), &mut used, &mut Seed::new(99).rng());
         assert_eq!(search.choose(&Nim, &(13, 0), &mut used, &mut Seed::new(seed).rng()), fresh(seed));
     }
-    assert!((0..50).any(|s| fresh(s) != fresh(0)), "luck must matter");
+    assert!((0..50).any(|s| fresh(s) != fresh(0)), "the seed must matter");
 }
 
 #[test]
-fn one_simulation_still_moves() {
+fn one_simulation_returns_a_legal_move() {
     let a = Mcts::new(1).choose(&Nim, &(7, 0), &mut SearchTree::default(), &mut Seed::new(1).rng());
     assert!((1..=3).contains(&a.0));
 }
 
 #[test]
-fn without_the_solver_nothing_is_proven() {
+fn nothing_is_proven_without_the_solver() {
     let mut tree = SearchTree::default();
     let search = Mcts { solve: false, ..Mcts::new(3_000) };
     let action = search.choose(&Nim, &(7, 0), &mut tree, &mut Seed::new(4).rng());

@@ -268,7 +268,7 @@ impl ValueMemo {
 /// This many float additions cost about as much as moving one particle.
 const FLOATS_PER_PARTICLE: usize = 8;
 
-/// A belief reached with less than this probability may have a gap larger by the inverse factor.
+/// Below this probability of reaching a belief, the tolerated gap grows in inverse proportion.
 const RARE_REACH: f64 = 1e-3;
 
 /// The work limit was reached.
@@ -381,13 +381,13 @@ impl BeliefSearch<'_> {
         if self.memo.exact.len() <= level {
             self.memo.exact.resize_with(level + 1, HashMap::new);
         }
-        let cell = belief_key(belief.iter().copied());
-        if let Some(known) = self.memo.exact[level].get(&cell) {
+        let key = belief_key(belief.iter().copied());
+        if let Some(known) = self.memo.exact[level].get(&key) {
             return Ok(known.clone());
         }
         let found = self.solve_belief(belief, left)?;
         let conditional = condition_on_type(found.joint, belief, left, 0.0);
-        self.memo.exact[level].insert(cell, conditional.clone());
+        self.memo.exact[level].insert(key, conditional.clone());
         Ok(conditional)
     }
 

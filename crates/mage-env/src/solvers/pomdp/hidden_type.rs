@@ -68,7 +68,7 @@ impl HiddenTypes {
                 for (deal, probability) in view.deals.iter().enumerate() {
                     hidden.types.push(HiddenType { opponent, phase, deal, name: name.clone(), strategy });
                     hidden.prior.push(candidate.probability * chain.start()[phase] * probability);
-                    let row = chain.next()[phase].iter().enumerate().filter(|(_, p)| **p > 0.0);
+                    let row = chain.transitions()[phase].iter().enumerate().filter(|(_, p)| **p > 0.0);
                     hidden.transitions.push(row.map(|(to, p)| (first + to * deals + deal, *p)).collect());
                 }
                 strategy += 1;
