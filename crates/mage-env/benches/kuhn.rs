@@ -1,5 +1,5 @@
-//! Kuhn poker: how fast are rules, tables and oracles? `cargo bench -p mage-env --bench kuhn`.
-#![allow(missing_docs, reason = "criterion's macros make undocumented items")]
+//! Benchmarks of Kuhn poker: rules, text environment and solvers. Run with `cargo bench -p mage-env --bench kuhn`.
+#![allow(missing_docs, reason = "criterion's macros generate undocumented items")]
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use mage_env::{
@@ -9,7 +9,7 @@ use mage_env::{
 };
 use std::hint::black_box;
 
-/// Plays a hand at random; how many actions that took.
+/// Plays a hand at random and returns its number of actions.
 fn playout(rng: &mut Rng) -> u64 {
     let mut state = Kuhn.initial(rng);
     let mut steps = 0;
@@ -26,7 +26,7 @@ fn playout(rng: &mut Rng) -> u64 {
     steps
 }
 
-/// Plays an episode at a table, words and all; how many actions the agent took.
+/// Plays an episode in the text environment and returns the number of agent actions.
 fn episode(env: &mut dyn Env, n: u32, pass: bool) -> u64 {
     black_box(env.reset(n));
     let action = ParsedAction::Act((if pass { "PASS" } else { "BET" }).to_owned());
@@ -72,7 +72,7 @@ fn oracles(c: &mut Criterion) {
             b.iter(|| black_box(BayesAdaptiveSolver::new(&Kuhn, seat, Deal::Fresh, &candidates, 10).expect("small")));
         });
     }
-    // Too many beliefs to list: several grids are tried, and the optimum fenced in from both sides.
+    // Too many beliefs for an exact solution: bounds are tightened over several tolerances.
     let switching = r#"
         env = "kuhn"
         [[opponent]]

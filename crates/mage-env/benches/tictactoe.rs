@@ -1,4 +1,4 @@
-//! What do Tic-Tac-Toe's parts cost?
+//! Benchmarks of Tic-Tac-Toe: rules, tree search and solvers.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use mage_env::{
@@ -44,7 +44,7 @@ fn oracles(c: &mut Criterion) {
     c.bench_function("tictactoe best answer to a random player", |b| {
         b.iter(|| {
             black_box(
-                TicTacToeBestResponse::against(&mage_env::UniformOpponent, 0).expect("it states its probabilities"),
+                TicTacToeBestResponse::against(&mage_env::UniformOpponent, 0).expect("it has action probabilities"),
             )
         });
     });

@@ -1,7 +1,8 @@
-//! How many steps of Kuhn poker per second? Random playouts on one thread, timed from within, as one line of JSON.
+//! Measures random Kuhn poker steps per second on one thread and prints one line of JSON.
 //!
-//! `kuhn_steps PLAYOUTS [SEED]`. A step is one applied action, nature's included; every playout asks for whose turn it
-//! is, the legal actions or chances, and the returns. `benches/peers/kuhn_openspiel.py` compares it with OpenSpiel.
+//! Usage: `kuhn_steps PLAYOUTS [SEED]`. A step is one applied action, including chance. Every playout queries the
+//! player to move, the legal actions or chance probabilities, and the returns. `benches/peers/kuhn_openspiel.py`
+//! compares it with OpenSpiel.
 
 use mage_env::{CurrentPlayer, Game, Seed, draw, draw_uniform, kuhn::Kuhn};
 use std::{io::Write, process::ExitCode, time::Instant};

@@ -1,7 +1,7 @@
-//! What is the best answer to tree search, and how good is it?
+//! Computes the best response to tree search and its win rates.
 //!
-//! `tictactoe_answer SIMULATIONS GAMES` asks the search for many moves in every position, works out the best answer of the
-//! first player, plays it in fresh games after each opening (corner, edge, centre), and prints all of it as JSON: boards
+//! `tictactoe_answer SIMULATIONS GAMES` samples the search's moves on every board, computes the first player's best
+//! response, plays it in fresh games after each opening (corner, edge, centre), and prints the results as JSON: boards
 //! as nine of `.xo`, moves as cells from 0 to 8.
 
 use mage_env::{
@@ -22,13 +22,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (simulations, games) = (next()??, next()??);
     let bot = MctsOpponent::new(paper_mcts(u32::try_from(simulations)?));
     let table = MoveTable::sample(&bot, [1], SAMPLES, Symmetry::Invariant, Seed::new(1));
-    let answer = TicTacToeBestResponse::against(&table, 0)?;
+    let response = TicTacToeBestResponse::against(&table, 0)?;
 
     let mut won = BTreeMap::new();
     for opening in [0_u8, 1, 4] {
         let start = Board::after(BoardCell::all().nth(usize::from(opening))).ok_or("an opening is legal")?;
         let seed = Seed::new(2).at(u64::from(opening));
-        let wins = |i: &u64| answer.play(&bot, start, &mut seed.at(*i).rng()).winner() == Some(0);
+        let wins = |i: &u64| response.play(&bot, start, &mut seed.at(*i).rng()).winner() == Some(0);
         won.insert(opening, (0..games).filter(wins).count() as f64 / games as f64);
     }
     let mut moves = BTreeMap::new();
@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         if !seen.insert(board.index()) {
             continue;
         }
-        if let Some(cell) = answer.best_move(&board) {
+        if let Some(cell) = response.best_move(&board) {
             let marks =
                 BoardCell::all().map(|c| [".", "x", "o"][board.mark(c).map_or(0, |seat| usize::from(seat) + 1)]);
             moves.insert(marks.collect::<String>(), cell.number());

@@ -1,7 +1,7 @@
-//! How fast are Tic-Tac-Toe's rules and the tree search?
+//! Measures the speed of Tic-Tac-Toe's rules and tree search.
 //!
-//! Reads a plan from the command line, as `benches/peers/tictactoe_openspiel.py` writes it, carries it out, and prints one
-//! JSON object. Next to each rate stands what was seen, so that both sides are known to do the same.
+//! Reads a plan from the command line, as written by `benches/peers/tictactoe_openspiel.py`, executes it and prints one
+//! JSON object. Each rate comes with a result of the games, which shows that both implementations do the same work.
 
 use mage_env::{
     CurrentPlayer, Game, ParsedAction, Registry, Seed, draw_uniform,
@@ -13,27 +13,28 @@ use serde::Deserialize;
 use std::{collections::BTreeMap, error::Error, hint::black_box, time::Instant};
 
 #[derive(Deserialize)]
-struct Plan {
+struct SpeedPlan {
     seed: u64,
-    /// How many random games to play.
+    /// Number of random games.
     games: u64,
     /// Positions to search, as cells from 0 to 8 in the order they were played.
     positions: Vec<Vec<u16>>,
-    /// With how many playouts.
+    /// Playouts per move.
     simulations: Vec<u32>,
-    /// How many moves to search for in each position.
+    /// Moves to search per position.
     moves: u32,
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let plan: Plan = serde_json::from_str(&std::env::args().nth(1).ok_or("usage: tictactoe_speed PLAN")?)?;
+    let plan: SpeedPlan = serde_json::from_str(&std::env::args().nth(1).ok_or("usage: tictactoe_speed PLAN")?)?;
     let seed = Seed::new(plan.seed);
     let (steps_per_s, first_wins) = random_games(plan.games, seed.child("games"));
     let env_steps_per_s = text_games(plan.games / 20, seed.child("text"))?;
     let positions: Vec<Board> = plan.positions.iter().map(|p| board(p)).collect::<Result<_, _>>()?;
     let mut move_us = BTreeMap::new();
     for n in plan.simulations {
-        move_us.insert(n.to_string(), searches(&paper_mcts(n), &positions, plan.moves, seed.child("search")));
+        move_us
+            .insert(n.to_string(), microseconds_per_move(&paper_mcts(n), &positions, plan.moves, seed.child("search")));
     }
     let out = serde_json::json!({
         "steps_per_s": steps_per_s, "first_wins": first_wins, "env_steps_per_s": env_steps_per_s, "move_us": move_us,
@@ -48,7 +49,7 @@ fn board(moves: &[u16]) -> Result<Board, Box<dyn Error>> {
     Ok(Board::after(cells.collect::<Result<Vec<_>, _>>()?).ok_or("a position holds an illegal move")?)
 }
 
-/// Random games by the rules alone: moves a second, and the share the first player won.
+/// Random games with the rules only. Returns moves per second and the first player's win rate.
 fn random_games(games: u64, seed: Seed) -> (f64, f64) {
     let mut rng = seed.rng();
     let (mut steps, mut won) = (0_u64, 0_u64);
@@ -65,7 +66,7 @@ fn random_games(games: u64, seed: Seed) -> (f64, f64) {
     (steps as f64 / clock.elapsed().as_secs_f64(), won as f64 / games as f64)
 }
 
-/// Random games against a random opponent as an agent plays them, in words: agent steps a second.
+/// Random games against a random opponent in the text environment. Returns agent steps per second.
 fn text_games(games: u64, seed: Seed) -> Result<f64, Box<dyn Error>> {
     let registry = Registry::builtin();
     let env_spec = registry.get("tictactoe")?;
@@ -79,7 +80,7 @@ fn text_games(games: u64, seed: Seed) -> Result<f64, Box<dyn Error>> {
         black_box(env.reset(game as u32));
         loop {
             let legal = env.legal().unwrap_or_default();
-            let action = legal.choose(&mut rng).cloned().ok_or("nothing to do")?;
+            let action = legal.choose(&mut rng).cloned().ok_or("no legal action")?;
             steps += 1;
             if black_box(env.step(&ParsedAction::Act(action))).end.is_some() {
                 break;
@@ -89,8 +90,8 @@ fn text_games(games: u64, seed: Seed) -> Result<f64, Box<dyn Error>> {
     Ok(steps as f64 / clock.elapsed().as_secs_f64())
 }
 
-/// Microseconds a move, on average over positions.
-fn searches(search: &Mcts, positions: &[Board], moves: u32, seed: Seed) -> f64 {
+/// Microseconds per move, averaged over positions.
+fn microseconds_per_move(search: &Mcts, positions: &[Board], moves: u32, seed: Seed) -> f64 {
     let mut rng = seed.rng();
     let mut tree = SearchTree::default();
     let clock = Instant::now();

@@ -65,9 +65,9 @@ pub trait EnvSpec: Send + Sync {
         Err(unknown_scripted_agent(&self.scripted_agents(), query.name))
     }
 
-    /// Assigns start states from a finite dataset to tasks of one split, without replacement: task `i` gets item `first
-    /// + i` of an endless sequence in which no item repeats before all have occurred. Does nothing where starts are
-    /// generated.
+    /// Assigns start states from a finite dataset to tasks of one split, without replacement. Task `i` gets the item at
+    /// `first` plus `i` of an endless sequence in which no item repeats before all have occurred. Does nothing where
+    /// starts are generated.
     fn assign_without_replacement(&self, _tasks: &mut [Task], _first: u64, _seed: Seed) -> Result<()> {
         Ok(())
     }

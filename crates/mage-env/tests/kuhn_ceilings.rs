@@ -1,11 +1,11 @@
-//! Are the published ceilings of Kuhn poker reproduced, and do independent methods agree with the solver?
+//! Ceilings of Kuhn poker: published figures, brute force, and played episodes.
 //!
-//! Expected figures are given to the digits they were published with. Some of those were rounded twice (a mean of rounded
-//! values, a row shortened again), so a little more than half a unit of the last digit must be allowed.
+//! Expected figures have the digits they were published with. Some were rounded twice (a mean of rounded values, a row
+//! shortened again), so comparisons allow slightly more than half a unit of the last digit.
 
-mod kuhn_reports;
+mod kuhn_support;
 
-use kuhn_reports::{close, paper_mix, report, row};
+use kuhn_support::{close, paper_mix, report, row};
 use mage_env::{
     CurrentPlayer, Deal, Env, EnvSpec, Game, GameEnv, Opponent, OpponentSchedule, OpponentSpec, OptionMap,
     ParsedAction, Population, PopulationMember, Seed, TextGame, UniformOpponent,
@@ -23,7 +23,7 @@ fn response(seat: &SeatOracle, name: &str) -> f64 {
 }
 
 #[test]
-fn memoryless_best_responses_and_informed() {
+fn memoryless_best_response_and_full_information_values_match_publication() {
     let r = report(&paper_mix(), "train", 3);
     let third = 1.0 / 3.0;
     for (seat, memoryless, informed, con, agg, int) in
@@ -43,7 +43,7 @@ fn memoryless_best_responses_and_informed() {
 }
 
 #[test]
-fn last_episode_optimum() {
+fn last_episode_optimum_matches_publication() {
     for (n, first, second, mean) in [
         (2, 0.1944, 0.2111, 0.2028),
         (3, 0.2426, 0.2333, 0.2380),
@@ -59,7 +59,7 @@ fn last_episode_optimum() {
 }
 
 #[test]
-fn sums_and_rows_by_episode() {
+fn sum_optimum_and_curves_match_publication() {
     let r = report(&paper_mix(), "train", 3);
     close(r.seats[0].sum.total(), 0.5046, 4);
     close(r.seats[1].sum.total(), 0.6037, 4);
@@ -83,7 +83,7 @@ fn sums_and_rows_by_episode() {
 }
 
 #[test]
-fn out_of_domain_the_argmax_is_exploitable_and_the_sample_is_not() {
+fn cfr_argmax_is_exploitable_and_cfr_sampled_is_not() {
     let r = report(&paper_mix(), "out-of-domain", 2);
     for seat in 0..2 {
         close(response(&r.seats[seat], "cfr_argmax"), 0.167, 3);
@@ -92,7 +92,7 @@ fn out_of_domain_the_argmax_is_exploitable_and_the_sample_is_not() {
     assert!((response(&r.seats[1], "cfr_sampled") - 0.056).abs() < 2e-3);
 }
 
-/// The agent in `seat` plays `agent`; expected chips against each archetype.
+/// Expected chips of `agent` in `seat` against an archetype.
 fn value(agent: impl Opponent<Kuhn> + Clone + 'static, opponent: StrategyTable, seat: usize) -> f64 {
     let tree = HistoryTree::new(&Kuhn).unwrap();
     let mut seats: Vec<Arc<dyn Opponent<Kuhn>>> = vec![Arc::new(opponent), Arc::new(opponent)];
@@ -101,7 +101,7 @@ fn value(agent: impl Opponent<Kuhn> + Clone + 'static, opponent: StrategyTable, 
 }
 
 #[test]
-fn plain_policies_have_their_known_values() {
+fn simple_policies_have_their_known_values() {
     let all = [kuhn::CONSERVATIVE, kuhn::AGGRESSIVE, kuhn::INTERMEDIATE];
     let always_bet = StrategyTable::by_role([1.0; 3], [1.0; 3]);
     let third = 1.0 / 3.0;
@@ -117,14 +117,14 @@ fn plain_policies_have_their_known_values() {
 }
 
 #[test]
-fn two_methods_find_the_same_best_responses() {
+fn pomdp_and_history_tree_best_responses_agree() {
     let tree = HistoryTree::new(&Kuhn).unwrap();
     for table in [kuhn::CONSERVATIVE, kuhn::AGGRESSIVE, kuhn::INTERMEDIATE, kuhn::equilibrium(10)] {
         for seat in 0..2 {
             let on_tree = best_response(&Kuhn, &tree, seat, &table).unwrap();
             let bayes = BayesAdaptiveSolver::new(&Kuhn, seat, Deal::Fresh, &[stationary("x", 1.0, table)], 1).unwrap();
             close(bayes.best_response_values()[0], on_tree.value, 12);
-            // And the policy earns what it promises.
+            // The policy also earns its stated value.
             let mut seats: Vec<Arc<dyn Opponent<Kuhn>>> = vec![Arc::new(table), Arc::new(table)];
             seats[usize::from(seat)] = Arc::new(on_tree.policy);
             close(expected_returns(&Kuhn, &tree, &Profile(seats)).unwrap()[usize::from(seat)], on_tree.value, 12);
@@ -148,12 +148,12 @@ fn archetypes() -> Vec<Candidate<Kuhn>> {
     ]
 }
 
-/// Two episodes by brute force: every deterministic policy of the first, and after each thing it may see, every
-/// deterministic policy of the second.
+/// Brute force over two episodes: every deterministic policy in the first, and for each terminal observation every
+/// deterministic policy in the second.
 mod brute_force {
     use super::*;
 
-    /// What is seen at the end, with the weight and the score each type contributes.
+    /// Terminal observations with each type's probability and score.
     type Outcomes = BTreeMap<String, Vec<(f64, f64)>>;
 
     /// Bit `3 · situation + card` says whether the agent bets.
@@ -239,12 +239,12 @@ fn agrees_with_brute_force(candidates: &[Candidate<Kuhn>], tables: &[StrategyTab
 }
 
 #[test]
-fn enumerating_all_strategies_of_two_episodes_finds_nothing_better() {
+fn two_episode_optimum_agrees_with_brute_force() {
     agrees_with_brute_force(&archetypes(), &[kuhn::CONSERVATIVE, kuhn::AGGRESSIVE, kuhn::INTERMEDIATE]);
 }
 
 fn any_table() -> impl Strategy<Value = StrategyTable> {
-    // Coarse probabilities make ties and certainties common, which is where mistakes would hide.
+    // Coarse probabilities make ties and certainties frequent, where errors are likely.
     let p = prop::sample::select(vec![0.0, 0.25, 0.5, 1.0]);
     prop::array::uniform6(p).prop_map(|p| StrategyTable::by_role([p[0], p[1], p[2]], [p[3], p[4], p[5]]))
 }
@@ -262,16 +262,16 @@ proptest! {
     }
 
     #[test]
-    fn ceilings_are_in_order(a in any_table(), b in any_table(), seat in 0_u8..2, n in 1_u32..5, fixed: bool) {
+    fn ceilings_are_ordered(a in any_table(), b in any_table(), seat in 0_u8..2, n in 1_u32..5, fixed: bool) {
         let deal = if fixed { Deal::Fixed } else { Deal::Fresh };
         let bayes = BayesAdaptiveSolver::new(&Kuhn, seat, deal, &[stationary("a", 0.5, a), stationary("b", 0.5, b)], n).unwrap();
         let (last, sum) = (bayes.curve(ScoreObjective::Last), bayes.curve(ScoreObjective::Sum));
-        let (blind, told) = (bayes.memoryless(), bayes.full_info());
+        let (memoryless, full_info) = (bayes.memoryless(), bayes.full_info());
         prop_assert!(last.last() >= sum.last() - 1e-9 && sum.total() >= last.total() - 1e-9);
-        prop_assert!(sum.total() >= blind.total() - 1e-9 && last.last() >= blind.last() - 1e-9);
+        prop_assert!(sum.total() >= memoryless.total() - 1e-9 && last.last() >= memoryless.last() - 1e-9);
         for i in 0..n as usize {
-            prop_assert!(sum.by_episode[i] <= told.by_episode[i] + 1e-9);
-            prop_assert!(last.by_episode[i] <= told.by_episode[i] + 1e-9);
+            prop_assert!(sum.by_episode[i] <= full_info.by_episode[i] + 1e-9);
+            prop_assert!(last.by_episode[i] <= full_info.by_episode[i] + 1e-9);
         }
     }
 }
@@ -291,7 +291,7 @@ fn population_of(opponents: Vec<PopulationMember>) -> Population {
 }
 
 #[test]
-fn switching_that_never_switches_is_a_mixture() {
+fn opponent_that_never_switches_equals_a_mixture() {
     let stays = report(&population_of(vec![switching(1.0)]), "train", 5);
     let even = ["conservative", "aggressive", "intermediate"].map(|k| PopulationMember::in_domain(k, 1.0)).to_vec();
     let mixture = report(&population_of(even), "train", 5);
@@ -307,7 +307,7 @@ fn switching_that_never_switches_is_a_mixture() {
 }
 
 #[test]
-fn memory_is_useless_when_every_episode_draws_anew() {
+fn memory_is_worthless_when_every_episode_draws_independently() {
     let r = report(&population_of(vec![switching(1.0 / 3.0)]), "train", 6);
     for seat in &r.seats {
         row(&seat.last.by_episode, &seat.memoryless, 9);
@@ -316,29 +316,29 @@ fn memory_is_useless_when_every_episode_draws_anew() {
     }
 }
 
-/// Ten episodes of switching lead to more beliefs than can be solved. What that costs is bounded, and the bound holds:
-/// episodes that both can solve agree.
+/// Ten episodes of switching lead to too many beliefs for an exact solution. The gap is bounded, and solutions of a
+/// horizon that both methods handle agree.
 #[test]
-fn where_not_all_beliefs_are_solved_the_bound_holds() {
+fn gap_bounds_hold_where_not_all_beliefs_are_solved() {
     let long = report(&population_of(vec![switching(0.8)]), "train", 10);
     for seat in &long.seats {
-        assert!(seat.last_gap > 1e-9, "this case is meant to need fences");
+        assert!(seat.last_gap > 1e-9, "this case must need bounds");
         assert!(seat.last_gap < 2e-3 && seat.sum_gap < 1e-2, "{} {}", seat.last_gap, seat.sum_gap);
         assert!(seat.last.last() >= seat.sum.last() - seat.last_gap);
         assert!(seat.sum.total() >= seat.last.total() - seat.sum_gap);
         assert!(seat.sum.total() > seat.memoryless.iter().sum::<f64>() + 0.3);
     }
-    // The same chain over fewer episodes is exact; the best first three of ten episodes cannot beat the best three.
+    // The same chain is exact over three episodes. The first three of ten episodes cannot exceed the best three.
     let short = report(&population_of(vec![switching(0.8)]), "train", 3);
     for (a, b) in long.seats.iter().zip(&short.seats) {
         assert!(b.sum_gap < 1e-8);
         assert!(a.sum.by_episode[..3].iter().sum::<f64>() <= b.sum.total() + 1e-9);
-        assert!(a.last.last() >= b.last.last() - a.last_gap - 1e-9, "more to learn from");
+        assert!(a.last.last() >= b.last.last() - a.last_gap - 1e-9, "more episodes to learn from");
     }
 }
 
 #[test]
-fn a_fixed_deal_is_learned_too() {
+fn fixed_deal_is_learned() {
     let fixed = Population { options: OptionMap::default().with("deal", "fixed"), ..paper_mix() };
     let r = report(&fixed, "train", 3);
     let fresh = report(&paper_mix(), "train", 3);
@@ -347,17 +347,18 @@ fn a_fixed_deal_is_learned_too() {
         assert!(a.last.last() > b.last.last());
         assert!(a.last.last() <= a.full_info[2] + 1e-9);
     }
-    // Against one known, deterministic opponent, the cards are all there is to learn: by hand, knowing the opponent's
-    // card, the first seat wins 1 with J against Q (bet, fold), loses 1 with J against K, and so on.
+    // Against a known deterministic opponent only the cards are unknown. By hand: with the opponent's card known, the
+    // first seat wins 1 with J against Q (bet, fold), loses 1 with J against K, and so on.
     let one = Population { opponents: vec![PopulationMember::in_domain("conservative", 1.0)], ..fixed };
     let r = report(&one, "train", 2);
-    // Beats J and Q by betting (+1 each with any card), loses 1 to K by never betting into it; K beats both.
+    // It wins 1 from J and Q by betting with any card, loses 1 to K by never betting into it; K wins against both.
     let by_deal = [1.0, -1.0, 1.0, -1.0, 1.0, 1.0];
     close(r.seats[0].full_info[0], by_deal.iter().sum::<f64>() / 6.0, 9);
 }
 
-/// An agent that asks the solver at every decision plays a real table, rebuilding its belief from facts alone.
-fn measured(
+/// Scores of an agent that queries the solver at every decision in the real environment and rebuilds its belief from
+/// facts alone.
+fn played_scores(
     deal: Deal,
     members: &[(f64, OpponentSchedule<Kuhn>)],
     bayes: &BayesAdaptiveSolver,
@@ -397,17 +398,17 @@ fn measured(
 }
 
 #[track_caller]
-fn plays_as_promised(deal: Deal, candidates: &[Candidate<Kuhn>], episodes: u32, n: u64) {
+fn played_scores_match_the_curve(deal: Deal, candidates: &[Candidate<Kuhn>], episodes: u32, n: u64) {
     let members: Vec<(f64, OpponentSchedule<Kuhn>)> =
         candidates.iter().map(|c| (c.probability, c.schedule.clone())).collect();
     for seat in 0..2 {
         let bayes = BayesAdaptiveSolver::new(&Kuhn, seat, deal, candidates, episodes).unwrap();
         for objective in [ScoreObjective::Last, ScoreObjective::Sum] {
-            let got = measured(deal, &members, &bayes, objective, n);
+            let got = played_scores(deal, &members, &bayes, objective, n);
             for (i, ((mean, error), exact)) in got.iter().zip(&bayes.curve(objective).by_episode).enumerate() {
                 assert!(
                     (mean - exact).abs() < 4.0 * error,
-                    "seat {seat} {objective:?} episode {i}: {mean} ± {error} is not {exact}"
+                    "seat {seat} {objective:?} episode {i}: {mean} ± {error}, exact {exact}"
                 );
             }
         }
@@ -415,17 +416,17 @@ fn plays_as_promised(deal: Deal, candidates: &[Candidate<Kuhn>], episodes: u32, 
 }
 
 #[test]
-fn the_solver_earns_at_the_table_what_it_promises() {
-    plays_as_promised(Deal::Fresh, &archetypes(), 3, 6000);
+fn played_scores_match_with_fresh_deals() {
+    played_scores_match_the_curve(Deal::Fresh, &archetypes(), 3, 6000);
 }
 
 #[test]
-fn so_it_does_when_the_deal_is_fixed() {
-    plays_as_promised(Deal::Fixed, &archetypes(), 2, 4000);
+fn played_scores_match_with_fixed_deals() {
+    played_scores_match_the_curve(Deal::Fixed, &archetypes(), 2, 4000);
 }
 
 #[test]
-fn and_when_opponents_switch_or_mix() {
+fn played_scores_match_against_switching_and_mixing_opponents() {
     let kinds = kuhn::opponent_kinds();
     let mut candidates = vec![Candidate {
         name: "t".to_owned(),
@@ -433,12 +434,12 @@ fn and_when_opponents_switch_or_mix() {
         schedule: kinds.build(&switching(0.8).spec).unwrap(),
     }];
     candidates.push(stationary("sampled", 0.4, kuhn::equilibrium(1000)));
-    plays_as_promised(Deal::Fresh, &candidates, 4, 4000);
+    played_scores_match_the_curve(Deal::Fresh, &candidates, 4, 4000);
 }
 
-/// Belief updates from facts equal those from watching, computed here from the tables alone.
+/// Belief updates from facts equal those from full observation, computed here from the tables alone.
 #[test]
-fn facts_tell_as_much_as_watching() {
+fn belief_updates_from_facts_equal_those_from_observations() {
     let tables = [
         kuhn::CONSERVATIVE,
         kuhn::AGGRESSIVE,
@@ -451,16 +452,17 @@ fn facts_tell_as_much_as_watching() {
         let bayes = BayesAdaptiveSolver::new(&Kuhn, seat, Deal::Fresh, &candidates, 2).unwrap();
         for (own, line) in (0..3).flat_map(|c| ["pp", "bp", "bb", "pbp", "pbb"].map(|l| (c, l))) {
             for other in (0..3).filter(|o| *o != own) {
-                // All hidden cards that look the same to the player.
+                // All hidden cards with the same observation for the player.
                 let hand = |hidden: u8| {
                     let (a, b) = if seat == 0 { (own, hidden) } else { (hidden, own) };
                     let mut hand = Hand::dealt(Card(a), Card(b));
                     line.chars().for_each(|c| Kuhn.apply(&mut hand, if c == 'b' { BET } else { PASS }));
                     hand
                 };
-                let told = kuhn::facts(&hand(other), seat);
-                let looks = Kuhn.observe(&hand(other), seat);
-                let alike: Vec<u8> = (0..3).filter(|h| *h != own && Kuhn.observe(&hand(*h), seat) == looks).collect();
+                let facts = kuhn::facts(&hand(other), seat);
+                let observation = Kuhn.observe(&hand(other), seat);
+                let indistinguishable: Vec<u8> =
+                    (0..3).filter(|h| *h != own && Kuhn.observe(&hand(*h), seat) == observation).collect();
                 let by_hand: Vec<f64> = tables
                     .iter()
                     .map(|table| {
@@ -483,13 +485,13 @@ fn facts_tell_as_much_as_watching() {
                             }
                             p
                         };
-                        alike.iter().map(of).sum()
+                        indistinguishable.iter().map(of).sum()
                     })
                     .collect();
-                let ours = kuhn::likelihood_from_facts(&bayes, &told).unwrap();
-                ours.iter().zip(&by_hand).for_each(|(a, b)| assert!((a - b).abs() < 1e-12, "{told}: {a} is not {b}"));
+                let ours = kuhn::likelihood_from_facts(&bayes, &facts).unwrap();
+                ours.iter().zip(&by_hand).for_each(|(a, b)| assert!((a - b).abs() < 1e-12, "{facts}: {a} is not {b}"));
                 let total: f64 = by_hand.iter().sum();
-                let next = kuhn::update_from_facts(&bayes, &bayes.prior(), &told).unwrap();
+                let next = kuhn::update_from_facts(&bayes, &bayes.prior(), &facts).unwrap();
                 match next {
                     Some(next) => next.iter().zip(&by_hand).for_each(|(a, b)| assert!((a - b / total).abs() < 1e-12)),
                     None => assert_eq!(total, 0.0),
@@ -500,11 +502,11 @@ fn facts_tell_as_much_as_watching() {
 }
 
 #[test]
-fn impossible_and_wrong_questions_are_told_apart() {
+fn impossible_observations_give_none_and_invalid_ones_errors() {
     let bayes =
         BayesAdaptiveSolver::new(&Kuhn, 0, Deal::Fresh, &[stationary("rock", 1.0, kuhn::CONSERVATIVE)], 2).unwrap();
     let prior = bayes.prior();
-    // The rock never calls with the Jack, but someone might.
+    // The conservative opponent never calls with the Jack, but other opponents might.
     assert_eq!(bayes.update(&prior, &["Q", "Qbb/J"]).unwrap(), None);
     assert_eq!(bayes.best_action(&prior, 1, ScoreObjective::Sum, &["K", "Kpb"]).unwrap(), None);
     assert!(bayes.best_action(&prior, 1, ScoreObjective::Sum, &["Q", "Qpb"]).unwrap().is_some());
@@ -520,9 +522,9 @@ fn impossible_and_wrong_questions_are_told_apart() {
     assert!(BayesAdaptiveSolver::new(&Kuhn, 0, Deal::Fresh, &archetypes()[..2], 2).is_err());
 }
 
-/// An opponent that cannot say how likely it does what has no ceilings; that is not an error.
+/// An opponent without action probabilities has no ceilings. That is not an error.
 #[test]
-fn no_ceilings_without_probabilities() {
+fn no_ceilings_without_action_probabilities() {
     #[derive(Clone, Copy)]
     struct Secretive;
     impl Opponent<Kuhn> for Secretive {
@@ -531,7 +533,7 @@ fn no_ceilings_without_probabilities() {
         }
     }
     let mut kuhn = KuhnSpec::default();
-    kuhn.opponents.add_plain("secretive", "tells nothing", Secretive);
+    kuhn.opponents.add_plain("secretive", "has no action probabilities", Secretive);
     let population = population_of(vec![
         PopulationMember::in_domain("secretive", 1.0),
         PopulationMember::in_domain("aggressive", 1.0),

@@ -1,4 +1,5 @@
-//! Do rules and equilibrium equal OpenSpiel's? All 58 histories, and CFR's average policies after up to 1000 iterations.
+//! Comparison of Kuhn poker's rules and CFR with OpenSpiel: all 58 histories, and average policies after up to 1000
+//! iterations.
 
 mod data;
 
@@ -41,14 +42,14 @@ fn golden() -> Option<Golden> {
     Some(serde_json::from_str(&text).expect("the golden file reads"))
 }
 
-/// Our `Qpb` is OpenSpiel's `1pb`; what a showdown shows is not part of theirs.
-fn their_words(ours: &str) -> String {
+/// Converts our `Qpb` to OpenSpiel's `1pb`, which omits the cards of a showdown.
+fn openspiel_info_state(ours: &str) -> String {
     let line = ours.split('/').next().unwrap_or_default();
     line.replace('J', "0").replace('Q', "1").replace('K', "2")
 }
 
 #[test]
-fn all_58_histories_agree() {
+fn all_58_histories_match_openspiel() {
     let Some(golden) = golden() else { return };
     let tree = HistoryTree::new(&Kuhn).unwrap();
     assert_eq!(golden.nodes.len(), 58);
@@ -65,7 +66,7 @@ fn all_58_histories_agree() {
             let returns = node.returns.as_ref().unwrap();
             assert_eq!(returns[..], ours.returns[..2], "{:?}", node.history);
             for (seat, theirs) in [(0, &node.info0), (1, &node.info1)] {
-                assert_eq!(their_words(&Kuhn.observe(&ours.state, seat)), *theirs.as_ref().unwrap());
+                assert_eq!(openspiel_info_state(&Kuhn.observe(&ours.state, seat)), *theirs.as_ref().unwrap());
             }
             assert!(legal.is_empty());
             continue;
@@ -79,7 +80,7 @@ fn all_58_histories_agree() {
             }
             CurrentPlayer::Player(p) => {
                 assert_eq!(node.player, Some(i32::from(p)));
-                assert_eq!(their_words(&Kuhn.observe(&ours.state, p)), *node.info.as_ref().unwrap());
+                assert_eq!(openspiel_info_state(&Kuhn.observe(&ours.state, p)), *node.info.as_ref().unwrap());
             }
             CurrentPlayer::Terminal => unreachable!(),
         }
@@ -87,7 +88,7 @@ fn all_58_histories_agree() {
 }
 
 #[test]
-fn cfr_equals_openspiel() {
+fn cfr_matches_openspiel() {
     let Some(golden) = golden() else { return };
     let tree = HistoryTree::new(&Kuhn).unwrap();
     let mut checkpoints: Vec<(u32, &GoldenCfr)> = golden.cfr.iter().map(|(n, g)| (n.parse().unwrap(), g)).collect();
@@ -101,7 +102,7 @@ fn cfr_equals_openspiel() {
         let policy = cfr.average_policy();
         assert_eq!(policy.iter().count(), theirs.avg_policy_pass_bet.len());
         for (_, text, probs) in policy.iter() {
-            let expected = theirs.avg_policy_pass_bet[&their_words(text)];
+            let expected = theirs.avg_policy_pass_bet[&openspiel_info_state(text)];
             for (i, (_, p)) in probs.iter().enumerate() {
                 assert!((p - expected[i]).abs() < 1e-6, "{iterations} iterations, {text}: {p} is not {}", expected[i]);
             }

@@ -1,6 +1,7 @@
-//! Does a search allocate? Not once its tree has been used.
+//! MCTS in a used tree does not allocate.
 //!
-//! Counting needs a global allocator of our own, which no safe code can be; it only counts and passes on.
+//! Counting allocations needs a global allocator, which needs unsafe code; this one counts and delegates to the system
+//! allocator.
 #![allow(unsafe_code)]
 
 use mage_env::{
@@ -13,14 +14,14 @@ use std::{
     cell::Cell,
 };
 
-struct Counting;
+struct CountingAllocator;
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
 // SAFETY: every call goes to the system's allocator unchanged; the counter neither allocates nor unwinds.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|n| n.set(n.get() + 1));
         // SAFETY: the caller's promise about `layout` is passed on.
@@ -34,10 +35,10 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 #[test]
-fn a_search_in_a_used_tree_allocates_nothing() {
+fn search_in_a_used_tree_allocates_nothing() {
     let mut tree = SearchTree::default();
     let mut rng = Seed::new(1).rng();
     let search = paper_mcts(1_000);
@@ -46,7 +47,7 @@ fn a_search_in_a_used_tree_allocates_nothing() {
         search.choose(&TicTacToe, &Board::default(), tree, rng);
         ALLOCATIONS.with(Cell::get) - before
     };
-    assert!((1..=8).contains(&count(&mut tree, &mut rng)), "the first search makes room once, not in its loop");
+    assert!((1..=8).contains(&count(&mut tree, &mut rng)), "the first search reserves once, not in its loop");
     for _ in 0..20 {
         assert_eq!(count(&mut tree, &mut rng), 0);
     }

@@ -1,4 +1,4 @@
-//! Tic-Tac-Toe as an agent faces it: openings, invalid moves, rewards and scores, from both seats.
+//! The Tic-Tac-Toe environment: openings, invalid moves, rewards and scores, from both seats.
 
 use mage_env::{
     End, Env, EnvId, EnvSpec, OpponentSpec, OptionMap, Outcome, ParsedAction, Seed, Task, tictactoe::TicTacToeSpec,
@@ -25,7 +25,7 @@ fn act(env: &mut dyn Env, text: &str) -> mage_env::Step {
 }
 
 #[test]
-fn a_fixed_opening_is_the_same_in_every_episode_and_a_fresh_one_is_not() {
+fn fixed_opening_repeats_in_every_episode_and_fresh_one_does_not() {
     for kind in ["random", "mcts"] {
         let openings = |options: OptionMap, seed| {
             let mut env = env(kind, 1, seed, options);
@@ -34,13 +34,13 @@ fn a_fixed_opening_is_the_same_in_every_episode_and_a_fresh_one_is_not() {
         let fixed = OptionMap::default().with("opening", "fixed");
         assert!((0..10).all(|seed| openings(fixed.clone(), seed).len() == 1), "{kind}");
         let all: HashSet<_> = (0..40).flat_map(|seed| openings(fixed.clone(), seed)).collect();
-        assert!(all.len() > 4, "{kind}: other tasks, other openings");
+        assert!(all.len() > 4, "{kind}: openings differ between tasks");
         assert!((0..3).all(|seed| openings(OptionMap::default(), seed).len() > 2), "{kind}");
     }
 }
 
 #[test]
-fn only_the_opening_is_fixed_not_what_follows() {
+fn moves_after_a_fixed_opening_differ() {
     let mut env = env("random", 1, 4, OptionMap::default().with("opening", "fixed"));
     let mut replies = HashSet::new();
     for n in 0..20 {
@@ -52,7 +52,7 @@ fn only_the_opening_is_fixed_not_what_follows() {
 }
 
 #[test]
-fn an_invalid_move_changes_nothing_and_says_why() {
+fn invalid_move_leaves_the_state_unchanged_and_explains_why() {
     let mut env = env("preferred_1", 0, 0, OptionMap::default());
     let start = env.reset(0);
     let before = act(&mut *env, "(1, 1)").observation;
@@ -70,12 +70,12 @@ fn an_invalid_move_changes_nothing_and_says_why() {
         assert!(!step.valid && step.reward == 0.0 && step.end.is_none());
         assert_eq!(step.observation, before);
     }
-    // Acting on a taken cell without reading it first is no better.
+    // An action on a taken cell is invalid without parsing, too.
     assert!(!env.step(&ParsedAction::Act("(2,2)".to_owned())).valid);
 }
 
 #[test]
-fn wins_score_one_and_everything_else_nothing_while_losses_cost() {
+fn score_is_one_for_a_win_and_reward_is_negative_for_a_loss() {
     // The second list takes the corners in order: 11, 13, 31, 33.
     let mut env = env("preferred_2", 0, 0, OptionMap::default());
     env.reset(0);
@@ -102,11 +102,11 @@ fn wins_score_one_and_everything_else_nothing_while_losses_cost() {
     assert_eq!(lost.end, Some(End::Terminated { outcome: Outcome::Lost, score: 0.0 }));
     assert_eq!(lost.reward, -1.0);
     assert_eq!(env.legal(), Some(vec![]));
-    assert!(!act(&mut *env, "(3,3)").valid, "nothing happens after the end");
+    assert!(!act(&mut *env, "(3,3)").valid, "actions after the end are invalid");
 }
 
 #[test]
-fn the_same_task_is_the_same_game() {
+fn equal_tasks_give_equal_games() {
     for seat in 0..2 {
         let game = |seed| {
             let mut env = env("mcts", seat, seed, OptionMap::default());
@@ -122,7 +122,7 @@ fn the_same_task_is_the_same_game() {
 }
 
 #[test]
-fn wrong_tasks_are_explained() {
+fn invalid_tasks_are_rejected_with_a_reason() {
     let env_spec = TicTacToeSpec::default();
     let error = |task: &Task| env_spec.build(task).err().unwrap().to_string();
     assert!(error(&task("perfekt", 0, 0, OptionMap::default())).contains("did you mean `perfect`"));
@@ -142,12 +142,12 @@ fn wrong_tasks_are_explained() {
     assert!(with("preferred", "order", serde_json::json!([])).contains("empty"));
     assert!(with("blind_line", "line", "row-4".into()).contains("did you mean `row-"));
     for number in [0_u64, 1_001, 4_000_000_000] {
-        let said = with("mcts", "simulations", number.into());
-        assert!(said.contains(&format!("{number} simulations a move; there may be 1 to 1000")), "{said}");
+        let message = with("mcts", "simulations", number.into());
+        assert!(message.contains(&format!("{number} simulations a move; there may be 1 to 1000")), "{message}");
     }
     for alpha in [-5000.0, 5000.0] {
-        let said = with("biased_random", "alpha", alpha.into());
-        assert!(said.contains("it must be a number from -40 to 40"), "{said}");
+        let message = with("biased_random", "alpha", alpha.into());
+        assert!(message.contains("it must be a number from -40 to 40"), "{message}");
     }
     assert!(with("mcts", "simulation", 5.into()).contains("unknown field `simulation`"));
     assert!(with("perfect", "ties", "none".into()).contains("uniform"));

@@ -1,8 +1,8 @@
-//! Is our tree search as strong as the one it is modelled on?
+//! Playing strength of MCTS, compared with OpenSpiel's.
 //!
-//! Recorded results of OpenSpiel's C++ `MCTSBot` (600 games a row; "perfect" is minimax, uniform among best moves) next
-//! to ours. Two shares agree when they differ by at most three standard errors, theirs and ours combined. Rows are 5,000 games
-//! of ours, with `--features long` 20,000; `-- --nocapture` prints them.
+//! Recorded results of OpenSpiel's C++ `MCTSBot` (600 games per row; "perfect" is minimax, uniform among best moves)
+//! and ours. Two rates agree if they differ by at most three combined standard errors. A row has 5,000 games of ours,
+//! 20,000 with `--features long`; `-- --nocapture` prints them.
 
 use mage_env::{
     CurrentPlayer, Game, Opponent, Seed, UniformOpponent,
@@ -10,23 +10,23 @@ use mage_env::{
     tictactoe::{Perfect, TicTacToe, paper_mcts},
 };
 
-/// Shares of games a player won, drew and lost.
+/// Rates of games won, drawn and lost.
 #[derive(Clone, Copy, Debug)]
-struct Record {
+struct GameRates {
     games: f64,
-    shares: [f64; 3],
+    rates: [f64; 3],
 }
 
-impl Record {
-    /// Of the share of one ending.
+impl GameRates {
+    /// Standard error of one rate.
     fn standard_error(&self, ending: usize) -> f64 {
-        let share = self.shares[ending];
+        let share = self.rates[ending];
         (share * (1.0 - share) / self.games).sqrt()
     }
 }
 
-/// Games between two players, seen by `seat`.
-fn play(players: [&dyn Opponent<TicTacToe>; 2], seat: usize, games: u64, seed: Seed) -> Record {
+/// Plays games between two players and counts results of `seat`.
+fn play(players: [&dyn Opponent<TicTacToe>; 2], seat: usize, games: u64, seed: Seed) -> GameRates {
     let mut counts = [0_u32; 3];
     for i in 0..games {
         let mut rng = seed.at(i).rng();
@@ -37,31 +37,31 @@ fn play(players: [&dyn Opponent<TicTacToe>; 2], seat: usize, games: u64, seed: S
         }
         counts[(1.0 - TicTacToe.returns(&s)[seat]) as usize] += 1;
     }
-    Record { games: games as f64, shares: counts.map(|c| f64::from(c) / games as f64) }
+    GameRates { games: games as f64, rates: counts.map(|c| f64::from(c) / games as f64) }
 }
 
-/// A row as it was recorded, with what rounding it may have lost.
+/// A recorded row, with its rounding error.
 #[derive(Clone, Copy)]
 struct Recorded {
-    record: Record,
+    rates: GameRates,
     rounding: f64,
 }
 
-/// Games of 600, found again from rounded percents: 99.7 % can only have been 598.
+/// Counts of 600 games, recovered from rounded percentages: 99.7 % can only have been 598.
 fn of_600(counts: [u32; 3]) -> Recorded {
     assert_eq!(counts.iter().sum::<u32>(), 600);
-    Recorded { record: Record { games: 600.0, shares: counts.map(|c| f64::from(c) / 600.0) }, rounding: 0.0 }
+    Recorded { rates: GameRates { games: 600.0, rates: counts.map(|c| f64::from(c) / 600.0) }, rounding: 0.0 }
 }
 
-/// Whole percents of a number of games that was not recorded; taken for 600.
+/// Rounded percentages of an unrecorded number of games, assumed to be 600.
 fn percents(percents: [f64; 3]) -> Recorded {
-    Recorded { record: Record { games: 600.0, shares: percents.map(|p| p / 100.0) }, rounding: 0.005 }
+    Recorded { rates: GameRates { games: 600.0, rates: percents.map(|p| p / 100.0) }, rounding: 0.005 }
 }
 
-fn assert_agree(what: &str, ours: Record, recorded: Recorded) {
-    let theirs = recorded.record;
-    let percent = |r: Record| {
-        let share = |i: usize| format!("{:.3} ± {:.3}", 100.0 * r.shares[i], 100.0 * r.standard_error(i));
+fn assert_agree(what: &str, ours: GameRates, recorded: Recorded) {
+    let theirs = recorded.rates;
+    let percent = |r: GameRates| {
+        let share = |i: usize| format!("{:.3} ± {:.3}", 100.0 * r.rates[i], 100.0 * r.standard_error(i));
         [0, 1, 2].map(share).join(" / ")
     };
     eprintln!(
@@ -71,7 +71,7 @@ fn assert_agree(what: &str, ours: Record, recorded: Recorded) {
         percent(theirs)
     );
     for (i, ending) in ["won", "drew", "lost"].into_iter().enumerate() {
-        let (p, q) = (ours.shares[i], theirs.shares[i]);
+        let (p, q) = (ours.rates[i], theirs.rates[i]);
         let error = (ours.standard_error(i).powi(2) + theirs.standard_error(i).powi(2)).sqrt();
         assert!(
             (p - q).abs() <= 3.0 * error + recorded.rounding,
@@ -96,41 +96,42 @@ fn compare(simulations: u32, second_random: Recorded, second_perfect: Recorded, 
 }
 
 #[test]
-fn a_hundred_simulations_are_as_strong_as_recorded() {
+fn mcts_100_matches_recorded_strength() {
     compare(100, of_600([501, 90, 9]), of_600([0, 321, 279]), of_600([0, 598, 2]));
 }
 
-/// Against random 78 % and 22 %, which with one game lost leave 465 to 470 won: near the middle.
+/// Recorded against random: 78 % and 22 %. With one game lost, 465 to 470 were won; the test takes a value near the
+/// middle.
 #[test]
-fn a_thousand_simulations_are_as_strong_as_recorded() {
+fn mcts_1000_matches_recorded_strength() {
     compare(1_000, of_600([468, 131, 1]), of_600([0, 593, 7]), of_600([0, 600, 0]));
 }
 
-/// Rows recorded to whole percents: a coarser comparison, but at strengths where a small difference in the search shows
-/// most.
+/// Rows recorded as whole percentages: a coarser comparison, but at few simulations, where small differences in the
+/// search have the largest effect.
 #[test]
-fn few_simulations_are_as_weak_as_recorded() {
+fn mcts_with_few_simulations_matches_recorded_strength() {
     compare(10, percents([67.0, 14.0, 19.0]), percents([0.0, 16.0, 84.0]), percents([0.0, 61.0, 39.0]));
     compare(25, percents([81.0, 14.0, 5.0]), percents([0.0, 34.0, 66.0]), percents([0.0, 96.0, 4.0]));
 }
 
 #[test]
-fn random_against_random_is_as_known() {
+fn random_against_random_matches_exact_rates() {
     let r = play([&UniformOpponent, &UniformOpponent], 0, 40_000, Seed::new(9));
-    for (ours, exact) in r.shares.into_iter().zip([0.58492, 0.12698, 0.28810]) {
-        assert!((ours - exact).abs() < 0.01, "{ours} where {exact} is exact");
+    for (ours, exact) in r.rates.into_iter().zip([0.58492, 0.12698, 0.28810]) {
+        assert!((ours - exact).abs() < 0.01, "{ours}, exact {exact}");
     }
 }
 
 #[test]
-fn the_perfect_player_never_loses() {
+fn perfect_player_never_loses() {
     for ties in [mage_env::tictactoe::TieBreak::Uniform, mage_env::tictactoe::TieBreak::Fixed] {
         let perfect = Perfect { ties };
         for (seat, players) in
             [(0, [&perfect as &dyn Opponent<_>, &UniformOpponent]), (1, [&UniformOpponent, &perfect])]
         {
-            assert_eq!(play(players, seat, 2_000, Seed::new(3)).shares[2], 0.0);
+            assert_eq!(play(players, seat, 2_000, Seed::new(3)).rates[2], 0.0);
         }
-        assert_eq!(play([&perfect, &perfect], 0, 500, Seed::new(4)).shares, [0.0, 1.0, 0.0]);
+        assert_eq!(play([&perfect, &perfect], 0, 500, Seed::new(4)).rates, [0.0, 1.0, 0.0]);
     }
 }

@@ -1,4 +1,4 @@
-//! Do the oracles hold for a game that is not poker: public, deterministic, with positions that come about in many ways?
+//! Exact solvers on Nim: a public, deterministic game with many transpositions.
 
 use mage_env::{
     ActionId, ActionList, ActionProbs, CurrentPlayer, Deal, Game, MAX_PLAYERS, Opponent, OpponentSchedule, Rng,
@@ -8,12 +8,12 @@ use mage_env::{
 use smallvec::smallvec;
 use std::sync::Arc;
 
-/// Take one to three from a pile; whoever takes the last wins. With `remembers`, a position knows how it came about, so
-/// that no two histories share one.
+/// Players take one to three from a pile; the player who takes the last one wins. With `full_history`, the state
+/// contains the history, so no two histories share a state.
 #[derive(Clone, Copy)]
 struct Nim {
     pile: u8,
-    remembers: bool,
+    full_history: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -45,7 +45,7 @@ impl Game for Nim {
     fn apply(&self, s: &mut Pile, a: ActionId) {
         s.left -= a.0 as u8;
         s.mover = 1 - s.mover;
-        if self.remembers {
+        if self.full_history {
             s.past.push(a.0);
         }
     }
@@ -60,13 +60,13 @@ impl Game for Nim {
     }
 }
 
-/// Always takes so many, or the rest.
+/// Always takes this many, or all that are left.
 struct Takes(u16);
 
 impl Opponent<Nim> for Takes {
     fn policy(&self, game: &Nim, s: &Pile, _seat: u8) -> Option<ActionProbs> {
-        let most = game.legal(s).len() as u16;
-        Some(smallvec![(ActionId(self.0.min(most)), 1.0)])
+        let max = game.legal(s).len() as u16;
+        Some(smallvec![(ActionId(self.0.min(max)), 1.0)])
     }
 }
 
@@ -74,7 +74,7 @@ fn opponents() -> Vec<Strategy<Nim>> {
     vec![Arc::new(Takes(1)), Arc::new(Takes(2)), Arc::new(Takes(3)), Arc::new(UniformOpponent)]
 }
 
-fn solve(remembers: bool, seat: u8, episodes: u32) -> BayesAdaptiveSolver {
+fn solve(full_history: bool, seat: u8, episodes: u32) -> BayesAdaptiveSolver {
     let candidates: Vec<_> = opponents()
         .into_iter()
         .enumerate()
@@ -84,12 +84,12 @@ fn solve(remembers: bool, seat: u8, episodes: u32) -> BayesAdaptiveSolver {
             schedule: OpponentSchedule::stationary("x", s),
         })
         .collect();
-    BayesAdaptiveSolver::new(&Nim { pile: 9, remembers }, seat, Deal::Fresh, &candidates, episodes).unwrap()
+    BayesAdaptiveSolver::new(&Nim { pile: 9, full_history }, seat, Deal::Fresh, &candidates, episodes).unwrap()
 }
 
 #[test]
-fn best_responses_equal_those_on_the_tree() {
-    let game = Nim { pile: 9, remembers: true };
+fn best_responses_equal_those_on_the_history_tree() {
+    let game = Nim { pile: 9, full_history: true };
     let tree = HistoryTree::new(&game).unwrap();
     for seat in 0..2 {
         let ours = solve(false, seat, 1).best_response_values();
@@ -101,21 +101,24 @@ fn best_responses_equal_those_on_the_tree() {
 }
 
 #[test]
-fn positions_that_come_about_in_many_ways_change_nothing_but_the_work() {
+fn transpositions_do_not_change_values() {
     for seat in 0..2 {
-        let (merged, apart) = (solve(false, seat, 3), solve(true, seat, 3));
+        let (merged, unmerged) = (solve(false, seat, 3), solve(true, seat, 3));
         for objective in [ScoreObjective::Last, ScoreObjective::Sum] {
-            let rows = merged.curve(objective).by_episode.iter().zip(&apart.curve(objective).by_episode);
+            let rows = merged.curve(objective).by_episode.iter().zip(&unmerged.curve(objective).by_episode);
             rows.for_each(|(a, b)| assert!((a - b).abs() < 1e-9, "{a} is not {b}"));
         }
-        let blind = merged.memoryless().by_episode[0];
-        assert!((blind - apart.memoryless().by_episode[0]).abs() < 1e-9);
-        assert!(merged.curve(ScoreObjective::Sum).last() > blind + 0.01 || merged.full_info().last() < blind + 1e-9);
+        let memoryless = merged.memoryless().by_episode[0];
+        assert!((memoryless - unmerged.memoryless().by_episode[0]).abs() < 1e-9);
+        assert!(
+            merged.curve(ScoreObjective::Sum).last() > memoryless + 0.01
+                || merged.full_info().last() < memoryless + 1e-9
+        );
     }
 }
 
 #[test]
-fn questions_are_answered_along_a_game() {
+fn best_action_and_likelihood_follow_a_game() {
     let bayes = solve(true, 0, 2);
     let belief = bayes.prior();
     let start = "9 0 []";
@@ -124,16 +127,16 @@ fn questions_are_answered_along_a_game() {
     assert!(bayes.best_action(&belief, 2, ScoreObjective::Sum, &[start, &next]).unwrap().is_some());
     let unfinished = bayes.likelihood(&[start, &next]).unwrap_err().to_string();
     assert!(unfinished.contains("is not a terminal observation"), "{unfinished}");
-    // Three, two, three, one: the second opponent would have done so, and the random one in three times a third.
+    // Three, two, three, one: probability 1 under the second opponent; 1/3 under the random one, whose last move is forced.
     let seen = [start, "4 0 [3, 2]", "0 0 [3, 2, 3, 1]"];
     let likelihood = bayes.likelihood(&seen).unwrap();
     let expected = [0.0, 1.0, 0.0, 1.0 / 3.0];
     likelihood.iter().zip(expected).for_each(|(a, b)| assert!((a - b).abs() < 1e-12, "{likelihood:?}"));
 }
 
-/// Positions that hide the agent's own actions cannot be asked about, and the error says what is missing.
+/// Observations without the agent's own actions are rejected with a reason.
 #[test]
-fn own_actions_must_be_visible() {
+fn observations_must_include_own_actions() {
     let bayes = solve(false, 0, 2);
     let error =
         bayes.best_action(&bayes.prior(), 1, ScoreObjective::Sum, &["9 0 []", "5 0 []"]).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! What the oracles say of Kuhn poker, and how near it is to figures that were published with so many digits.
+//! Shared by the Kuhn poker tests: reports, and comparison with published figures to a number of digits.
 
 use mage_env::{EnvSpec, Population, Registry, kuhn::KuhnSpec, solvers::OracleReport};
 

@@ -1,18 +1,18 @@
-//! How likely is it to win at least one of k hands of Kuhn poker, and does trying everything agree?
+//! Pass@k ceilings of Kuhn poker, compared with recorded values and with brute force.
 
-mod kuhn_reports;
+mod kuhn_support;
 
-use kuhn_reports::{paper_mix, report, row};
+use kuhn_support::{paper_mix, report, row};
 use mage_env::{
     CurrentPlayer, Game, Opponent, OptionMap, Population, Seed,
     kuhn::{self, Card, Kuhn, StrategyTable},
 };
 use std::collections::BTreeMap;
 
-/// With the deal restored, whether a hand can be won is settled when it is dealt, and always betting wins whatever can be won:
-/// the recorded shares of the paper's pool, from the first episode on.
+/// With a fixed deal, the deal determines whether a hand can be won, and always betting wins every winnable hand. The
+/// ceilings equal the paper pool's recorded win rates from the first episode on.
 #[test]
-fn what_can_be_won_of_restored_deals_is_won_at_once() {
+fn with_fixed_deals_pass_at_k_is_constant() {
     let population = Population { options: OptionMap::default().with("deal", "fixed"), ..paper_mix() };
     let r = report(&population, "in-domain", 10);
     row(&r.seats[0].pass_at_k, &[0.617; 10], 3);
@@ -20,15 +20,15 @@ fn what_can_be_won_of_restored_deals_is_won_at_once() {
     row(&r.mean.pass_at_k, &[(0.617 + 0.55) / 2.0; 10], 3);
 }
 
-/// Every plain policy as bets by card when first and when bet into, for one seat.
-fn plain_policies() -> impl Iterator<Item = StrategyTable> {
+/// Every deterministic policy of one seat: bets by card without a bet to call and facing a bet.
+fn deterministic_policies() -> impl Iterator<Item = StrategyTable> {
     (0..64_u32).map(|bits| {
         let bet = |i: u32| f64::from(bits >> i & 1);
         StrategyTable::by_role([bet(0), bet(1), bet(2)], [bet(3), bet(4), bet(5)])
     })
 }
 
-/// A hand between two plain players: whether `seat` won, and what it saw at the end.
+/// A hand between two deterministic players. Returns whether `seat` won, and its terminal observation.
 fn showdown(seat: u8, own: &StrategyTable, other: &StrategyTable, deal: (Card, Card)) -> (bool, String) {
     let mut hand = Kuhn.initial(&mut Seed::new(0).rng());
     let mut cards = [(0, deal.0), (1, deal.1)].into_iter();
@@ -37,16 +37,16 @@ fn showdown(seat: u8, own: &StrategyTable, other: &StrategyTable, deal: (Card, C
             CurrentPlayer::Terminal => break,
             CurrentPlayer::Chance => {
                 let (to, card) = cards.next().expect("two cards are dealt");
-                let named = |a: &mage_env::ActionId| {
+                let deals_card = |a: &mage_env::ActionId| {
                     let mut after = hand;
                     Kuhn.apply(&mut after, *a);
                     after.card(to) == Some(card)
                 };
-                Kuhn.legal(&hand).into_iter().find(named).expect("every card can be dealt once")
+                Kuhn.legal(&hand).into_iter().find(deals_card).expect("every card can be dealt once")
             }
             CurrentPlayer::Player(mover) => {
                 let player = if mover == seat { own } else { other };
-                let policy = player.policy(&Kuhn, &hand, mover).expect("tables state their probabilities");
+                let policy = player.policy(&Kuhn, &hand, mover).expect("tables have action probabilities");
                 policy.iter().max_by(|a, b| a.1.total_cmp(&b.1)).expect("there are actions").0
             }
         };
@@ -55,9 +55,10 @@ fn showdown(seat: u8, own: &StrategyTable, other: &StrategyTable, deal: (Card, C
     (Kuhn.returns(&hand)[usize::from(seat)] > 0.0, Kuhn.observe(&hand, seat))
 }
 
-/// Two fresh hands by brute force: every plain policy in the first, and in the second the best one for what was seen.
+/// Two fresh hands by brute force: every deterministic policy in the first, and the best one for the observation in the
+/// second.
 #[test]
-fn winning_once_in_two_hands_is_as_likely_as_trying_everything_says() {
+fn pass_at_two_agrees_with_brute_force() {
     let pool = [(0.3, kuhn::CONSERVATIVE), (0.3, kuhn::AGGRESSIVE), (0.4, kuhn::INTERMEDIATE)];
     let pairs = || Card::ALL.into_iter().flat_map(|a| Card::ALL.map(|b| (a, b)));
     let deals: Vec<(Card, Card)> = pairs().filter(|(a, b)| a != b).collect();
@@ -67,7 +68,7 @@ fn winning_once_in_two_hands_is_as_likely_as_trying_everything_says() {
             deals.iter().filter(|d| showdown(seat, own, other, **d).0).count() as f64 / deals.len() as f64
         };
         let chances: Vec<[f64; 3]> =
-            plain_policies().map(|own| pool.each_ref().map(|(_, other)| chance(&own, other))).collect();
+            deterministic_policies().map(|own| pool.each_ref().map(|(_, other)| chance(&own, other))).collect();
         let best_for = |belief: &[f64; 3]| {
             let of = |c: &[f64; 3]| c.iter().zip(belief).map(|(c, b)| c * b).sum::<f64>();
             chances.iter().map(of).fold(0.0, f64::max)
@@ -85,7 +86,7 @@ fn winning_once_in_two_hands_is_as_likely_as_trying_everything_says() {
             }
             won + missed.values().map(best_for).sum::<f64>()
         };
-        let twice = plain_policies().map(of_first).fold(0.0, f64::max);
+        let twice = deterministic_policies().map(of_first).fold(0.0, f64::max);
         let found = &r.seats[usize::from(seat)].pass_at_k;
         assert!((found[0] - best_for(&[0.3, 0.3, 0.4])).abs() < 1e-9, "{found:?}");
         assert!((found[1] - twice).abs() < 1e-9, "{found:?}, by brute force {twice}");
