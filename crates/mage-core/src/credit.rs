@@ -1,7 +1,7 @@
 //! Credit assignment: returns and scores of transitions.
 //!
-//! [`assign_credit`] computes two values per transition ([`AssignedCredit`]): the **return** G, the discounted sum of what
-//! follows from it, and the **score** S, the credit of its episode. An [`Estimator`](crate::Estimator) turns them into
+//! [`assign_credit`] computes two values per transition ([`AssignedCredit`]): the **return** G, the discounted sum of
+//! credit from it on, and the **score** S, the credit of its episode. An [`Estimator`](crate::Estimator) turns them into
 //! advantages.
 
 use crate::{PenaltyMode, Transition, TransitionKind};
@@ -42,9 +42,9 @@ pub struct CreditConfig {
     pub reflection: ReflectionScore,
     /// Where penalties enter.
     pub penalty: PenaltyMode,
-    /// Omit R_(n−1), which `differential` subtracts, from the returns of episode n. The actions of episode n cannot change
-    /// R_(n−1), so this reduces variance without changing the expected gradient. The effect on returns of other episodes
-    /// is unchanged. No effect with other assignments.
+    /// Omit R_(n−1), which `differential` subtracts, from the returns of episode n. The actions of episode n cannot
+    /// change R_(n−1), so this reduces variance without changing the expected gradient. The effect on returns of other
+    /// episodes is unchanged. No effect with other assignments.
     pub omit_previous_return: bool,
 }
 
@@ -98,8 +98,8 @@ pub enum CreditAssignment {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReturnRecursion {
-    /// Equation 7, the default: later episodes are discounted by γ_traj alone. An early action influences the next episode
-    /// through memory as much as the last action does, regardless of the length of the episode.
+    /// Equation 7, the default: later episodes are discounted by γ_traj alone. An early action influences the next
+    /// episode through memory as much as the last action does, regardless of the length of the episode.
     #[default]
     Paper,
     /// One backward pass as in the released code: later episodes are also discounted by γ_step over the remaining turns

@@ -1,7 +1,7 @@
 //! Text similarity, for retrieval from memories.
 //!
-//! [`Lexical`] is built in: it needs no model and is deterministic. For semantic similarity, implement [`Embeddings`] with an
-//! embedding model behind an endpoint.
+//! [`Lexical`] is built in: it needs no model and is deterministic. For semantic similarity, implement [`Embeddings`]
+//! with an embedding model behind an endpoint.
 
 use crate::Result;
 use std::collections::{BTreeMap, HashSet};

@@ -145,8 +145,8 @@ impl MeanEstimate {
 
 /// Bootstrap parameters for intervals of means. The interval depends on the seed and the values, not on their order.
 ///
-/// Below about 30 observations a percentile interval is too narrow. The time is proportional to observations × resamples
-/// (about a nanosecond each).
+/// Below about 30 observations a percentile interval is too narrow. The time is proportional to observations ×
+/// resamples (about a nanosecond each).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Bootstrap {
@@ -198,7 +198,8 @@ impl Bootstrap {
         MeanEstimate { count: n as u64, mean: Some(mean), interval }
     }
 
-    /// The mean of values of tasks, each with the index of its task. The values of a task are averaged to one observation.
+    /// The mean of values of tasks, each with the index of its task. The values of a task are averaged to one
+    /// observation.
     pub fn mean_by_task(&self, values: impl IntoIterator<Item = (usize, f64)>) -> MeanEstimate {
         let mut tasks: BTreeMap<usize, (f64, f64)> = BTreeMap::new();
         for (task, value) in values {

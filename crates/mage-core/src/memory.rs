@@ -1,9 +1,9 @@
 //! Memory: the state that an agent passes from one episode to the next.
 //!
-//! A [`Memory`] has two operations: [`recall`](Memory::recall) before each action and [`record`](Memory::record) after each
-//! episode. Either may need requests of its own: it returns [`MemoryStep::Request`] and is called again with all
-//! completions so far, until it returns [`MemoryStep::Done`]. A memory therefore stores no partial conversation and can be
-//! replayed.
+//! A [`Memory`] has two operations: [`recall`](Memory::recall) before each action and [`record`](Memory::record) after
+//! each episode. Either may need requests of its own: it returns [`MemoryStep::Request`] and is called again with all
+//! completions so far, until it returns [`MemoryStep::Done`]. A memory therefore stores no partial conversation and can
+//! be replayed.
 
 use crate::{
     Completion, EpisodeConfig, Message, RequestBody, RequestKind, Result,

@@ -1,9 +1,9 @@
 //! The meta-episode: a state machine over episodes and memory.
 //!
-//! A meta-episode plays an episode, reflects on it, plays again with the reflection in memory, and so on. [`MetaEpisode`]
-//! is driven from outside: [`advance`](MetaEpisode::advance) returns one [`Request`] at a time, and
-//! [`submit`](MetaEpisode::submit) takes its completion. The caller decides about threads and batching, so thousands can
-//! be in flight and a test can drive one step by step.
+//! A meta-episode plays an episode, reflects on it, plays again with the reflection in memory, and so on.
+//! [`MetaEpisode`] is driven from outside: [`advance`](MetaEpisode::advance) returns one [`Request`] at a time, and
+//! [`submit`](MetaEpisode::submit) takes its completion. The caller decides about threads and batching, so thousands
+//! can be in flight and a test can drive one step by step.
 //!
 //! ```
 //! use mage_core::{Completion, EpisodeConfig, MetaEpisode, Next, RequestKind, prompt::PromptLibrary};
@@ -86,7 +86,8 @@ enum MetaEpisodeStage {
 }
 
 impl MetaEpisode {
-    /// A meta-episode with the paper's memory. `seed` determines the agent's randomness; the task has a seed of its own.
+    /// A meta-episode with the paper's memory. `seed` determines the agent's randomness; the task has a seed of its
+    /// own.
     pub fn new(
         task: Task,
         env: Box<dyn Env>,

@@ -23,9 +23,9 @@ use serde::{Deserialize, Serialize};
 /// | `grpo` | no | single | GRPO |
 /// | `pg_clip` | yes | differential, eq. 7 | return to go, baseline over the whole batch instead of the group |
 ///
-/// `mage`, `lamer` and `own_episode` differ in one field, and so do `mage_released` and `lamer_released`: compare within
-/// these sets. `pg_clip` is plain policy gradient without groups; the difference to `mage` is the effect of groups.
-/// `own_episode` is the control that separates the effect of memory from the effect of credit across episodes.
+/// `mage`, `lamer` and `own_episode` differ in one field, and so do `mage_released` and `lamer_released`: compare
+/// within these sets. `pg_clip` is plain policy gradient without groups; the difference to `mage` is the effect of
+/// groups. `own_episode` is the control that separates the effect of memory from the effect of credit across episodes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Method {

@@ -1,7 +1,7 @@
 //! Parsing of completions.
 //!
-//! [`last_tag`] returns the text between tags or the reason why there is none. It ignores thinking, and the *last* complete
-//! pair counts, so that a tag mentioned while reasoning is not taken for the answer.
+//! [`last_tag`] returns the text between tags or the reason why there is none. It ignores thinking, and the *last*
+//! complete pair counts, so that a tag mentioned while reasoning is not taken for the answer.
 //!
 //! ```
 //! use mage_core::parse::{ParseError, last_tag};

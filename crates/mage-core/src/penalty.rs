@@ -1,7 +1,7 @@
 //! Penalties for invalid and long completions.
 //!
-//! A transition can have two deductions, independent of the game: a constant for a completion that is not a valid action,
-//! and one that grows with its length. [`PenaltyMode`] decides where they enter the credit.
+//! A transition can have two deductions, independent of the game: a constant for a completion that is not a valid
+//! action, and one that grows with its length. [`PenaltyMode`] decides where they enter the credit.
 
 use mage_env::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -91,13 +91,13 @@ impl LengthPenalty {
 #[serde(rename_all = "snake_case")]
 pub enum PenaltyMode {
     /// Part of the reward of the transition's turn, added after differencing. It reaches every level: the score of the
-    /// transition, its return and, discounted like any reward, the returns of earlier turns and episodes. The penalty of
-    /// a reflection stays with the reflection, because no other action determines its text. Differencing would credit
-    /// the next episode with a penalty of this one; this mode does not.
+    /// transition, its return and, discounted like any reward, the returns of earlier turns and episodes. The penalty
+    /// of a reflection stays with the reflection, because no other action determines its text. Differencing would
+    /// credit the next episode with a penalty of this one; this mode does not.
     #[default]
     PerTransition,
-    /// Part of the episode's reward R(τ), before differencing (the paper's appendix): an episode without penalty after a
-    /// penalised one is credited with the improvement. A reflection's penalty counts in the episode it belongs to.
+    /// Part of the episode's reward R(τ), before differencing (the paper's appendix): an episode without penalty after
+    /// a penalised one is credited with the improvement. A reflection's penalty counts in the episode it belongs to.
     EpisodeReward,
     /// Subtracted from the score of the transition only, never from its return (the released code). Estimators that use
     /// returns ignore it.

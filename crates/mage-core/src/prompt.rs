@@ -1,9 +1,9 @@
 //! Prompt templates and their rendering.
 //!
-//! Each environment has a template per request kind (play, reflect) in two forms: *full*, for a language model that reasons
-//! and puts its answer between tags, and *compact*, a few dozen words of a small fixed vocabulary with one word per action,
-//! for small models trained from scratch. Text that turns and group members share comes first, so that engines can share
-//! its KV cache.
+//! Each environment has a template per request kind (play, reflect) in two forms: *full*, for a language model that
+//! reasons and puts its answer between tags, and *compact*, a few dozen words of a small fixed vocabulary with one word
+//! per action, for small models trained from scratch. Text that turns and group members share comes first, so that
+//! engines can share its KV cache.
 
 use crate::{
     Error, Result,
@@ -25,7 +25,8 @@ pub enum PromptForm {
     Compact,
 }
 
-/// The first words of every compact vocabulary: padding, begin of prompt, end of completion, play, reflect, blank, unknown.
+/// The first words of every compact vocabulary: padding, begin of prompt, end of completion, play, reflect, blank,
+/// unknown.
 pub const CONTROL_WORDS: [&str; 7] = ["PAD", "BOS", "END", "GO", "BACK", "_", "?"];
 
 /// The compact vocabulary of an environment: [`CONTROL_WORDS`], then the words of the environment.
@@ -42,8 +43,8 @@ pub fn vocabulary(env_info: &EnvInfo) -> Vec<String> {
 /// The templates and history windows of an environment.
 #[derive(Clone, Debug)]
 pub struct PromptSource {
-    /// The rules, for full prompts. Both full templates begin with them (`{% include "rules" %}`), so that engines compute
-    /// their KV cache once.
+    /// The rules, for full prompts. Both full templates begin with them (`{% include "rules" %}`), so that engines
+    /// compute their KV cache once.
     pub rules: Cow<'static, str>,
     /// Full play prompt.
     pub play_full: Cow<'static, str>,

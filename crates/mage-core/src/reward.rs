@@ -1,8 +1,8 @@
 //! Reward rules: from the end of an episode and its step rewards to the rewards of credit assignment.
 //!
-//! An environment reports how an episode ended and what each step earned in its own unit; a [`RewardRule`] converts both.
-//! The choice matters: if failures cost nothing and play stops at the first success, differential and cumulative credit
-//! are equal. Recipes and reports therefore state the rule.
+//! An environment reports how an episode ended and what each step earned in its own unit; a [`RewardRule`] converts
+//! both. The choice matters: if failures cost nothing and play stops at the first success, differential and cumulative
+//! credit are equal. Recipes and reports therefore state the rule.
 
 use mage_env::{End, Error, Outcome, Result};
 use serde::{Deserialize, Deserializer, Serialize, de};
@@ -88,8 +88,8 @@ impl RewardRule {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RewardPreset {
-    /// The paper's appendix: +10 for success, −10 for failure, 0 otherwise. A draw is neither. Reaching the turn limit is
-    /// neither in a game, but it is the failure in environments that cannot be lost otherwise (Sokoban, ALFWorld,
+    /// The paper's appendix: +10 for success, −10 for failure, 0 otherwise. A draw is neither. Reaching the turn limit
+    /// is neither in a game, but it is the failure in environments that cannot be lost otherwise (Sokoban, ALFWorld,
     /// WebShop).
     Paper,
     /// The rewards of the released code, per environment. Failure costs nothing in ALFWorld and WebShop.

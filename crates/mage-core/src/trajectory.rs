@@ -1,7 +1,7 @@
 //! Trajectories: the record of one meta-episode.
 //!
-//! Training, evaluation, reports and the board share this format: plain data, one JSON line per trajectory. Other crates
-//! read and write the files.
+//! Training, evaluation, reports and the board share this format: plain data, one JSON line per trajectory. Other
+//! crates read and write the files.
 
 use crate::{Completion, Error, Message, RequestId, RequestKind, Result, episode::Episode};
 use mage_env::{Hash, Seed, Task};

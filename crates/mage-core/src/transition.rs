@@ -16,8 +16,8 @@ pub enum TransitionKind {
 
 /// One trainable request.
 ///
-/// The transitions of a meta-episode are in request order: play transitions of episode 0, reflections of episode 1, play
-/// transitions of episode 1, and so on.
+/// The transitions of a meta-episode are in request order: play transitions of episode 0, reflections of episode 1,
+/// play transitions of episode 1, and so on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transition {
     /// The group: meta-episodes whose returns are compared.

@@ -137,7 +137,8 @@ fn reflection_score_is_zero_or_that_of_the_next_episode() {
     let (faithful, corrected) = (of(ReflectionScore::Faithful), of(ReflectionScore::Corrected));
     assert_eq!((faithful.scores[i], corrected.scores[i]), (0.0, 2.0));
     assert_eq!(faithful.returns, corrected.returns);
-    // Before an improvement the faithful reflection has a negative episode-level advantage, the corrected one a positive.
+    // Before an improvement the faithful reflection has a negative episode-level advantage, the corrected one a
+    // positive.
     let both: Vec<Transition> = [meta_episode(0, &[-1.0, 1.0], 1), meta_episode(1, &[1.0], 1)].concat();
     let advantage = |reflection| {
         let credited = assign_credit(&both, &CreditConfig { reflection, ..CreditConfig::default() });
@@ -194,7 +195,8 @@ fn penalties_are_computed_and_validated() {
     assert!(Penalty::default().validate().is_ok() && long.validate().is_ok());
 }
 
-// Estimators. The meta-episodes of group 0 differ in numbers of turns and episodes; groups 1 and 2 have another opponent.
+// Estimators. The meta-episodes of group 0 differ in numbers of turns and episodes; groups 1 and 2 have another
+// opponent.
 
 fn two_groups() -> Vec<Transition> {
     let mut transitions = [
@@ -273,8 +275,8 @@ fn scored(scores: &[f32]) -> AssignedCredit {
 
 #[test]
 fn baseline_units_weight_transitions_as_documented() {
-    // Meta-episode 0: episode 0 of one turn (score 0), episode 1 of three turns (score 4). Meta-episode 1: one episode of
-    // one turn (score 8).
+    // Meta-episode 0: episode 0 of one turn (score 0), episode 1 of three turns (score 4). Meta-episode 1: one episode
+    // of one turn (score 8).
     let mut transitions = vec![play(0, 0, 0.0), play(1, 0, 0.0), play(1, 1, 0.0), play(1, 2, 0.0), play(0, 0, 0.0)];
     transitions[4].meta_episode = 1;
     let scores = scored(&[0.0, 4.0, 4.0, 4.0, 8.0]);
@@ -294,7 +296,8 @@ fn baseline_units_weight_transitions_as_documented() {
     assert!((mean(BaselineUnit::Episode) - 18.0 / 3.0).abs() < 1e-12);
     assert!((mean(BaselineUnit::MetaEpisode) - (5.0 + 8.0) / 2.0).abs() < 1e-12);
     assert!((mean(BaselineUnit::EpisodeIndex) - 4.0).abs() < 1e-12);
-    // The standard deviation uses the weights of the mean. Episodes: (6² + 4² + 2²) / 2. Meta-episodes: 2 · (6.5²/4 + 3.5²/4 + 1.5²/2).
+    // The standard deviation uses the weights of the mean. Episodes: (6² + 4² + 2²) / 2. Meta-episodes: 2 · (6.5²/4 +
+    // 3.5²/4 + 1.5²/2).
     let deviation = |baseline| {
         let of = |norm| {
             Estimator::Gigpo(Gigpo { baseline, norm, ..Gigpo::RELEASED }).levels(&transitions, &scores).episode[0]
@@ -490,10 +493,10 @@ fn omit_previous_return_changes_own_returns_only() {
         let omitted = CreditConfig { omit_previous_return: true, ..included };
         let (with, without) = (assign_credit(&transitions, &included), assign_credit(&transitions, &omitted));
         assert_eq!(with.scores, without.scores);
-        for (i, row) in transitions.iter().enumerate() {
-            let previous = [0.0, 4.0, 1.0][row.episode as usize];
+        for (i, transition) in transitions.iter().enumerate() {
+            let previous = [0.0, 4.0, 1.0][transition.episode as usize];
             // R_(n−1) is subtracted on the last turn; earlier turns and the reflection discount it.
-            let discount = if row.kind == TransitionKind::Play && row.turn == 1 { 1.0 } else { 0.5 };
+            let discount = if transition.kind == TransitionKind::Play && transition.turn == 1 { 1.0 } else { 0.5 };
             assert_close(&[without.returns[i] - with.returns[i]], &[previous * discount], 1e-6);
         }
     }

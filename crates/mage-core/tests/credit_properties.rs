@@ -99,10 +99,10 @@ fn any_estimator() -> impl Strategy<Value = Estimator> {
     )
 }
 
-fn scope_key(scope: BaselineScope, row: &Transition) -> u32 {
+fn scope_key(scope: BaselineScope, transition: &Transition) -> u32 {
     match scope {
-        BaselineScope::Group => row.group,
-        BaselineScope::Opponent => row.opponent,
+        BaselineScope::Group => transition.group,
+        BaselineScope::Opponent => transition.opponent,
         BaselineScope::All => 0,
     }
 }
@@ -116,12 +116,12 @@ fn average(xs: impl IntoIterator<Item = f64>) -> f64 {
 fn sums_over_units(transitions: &[Transition], level: &[f64], scope: BaselineScope, unit: BaselineUnit) -> Vec<f64> {
     let mut buckets: BTreeMap<(u32, u32), ByEpisode> = BTreeMap::new();
     let mut in_scope: BTreeMap<u32, usize> = BTreeMap::new();
-    for (row, &x) in transitions.iter().zip(level) {
-        let s = scope_key(scope, row);
+    for (transition, &x) in transitions.iter().zip(level) {
+        let s = scope_key(scope, transition);
         *in_scope.entry(s).or_default() += 1;
-        let index = if unit == BaselineUnit::EpisodeIndex { row.episode } else { 0 };
+        let index = if unit == BaselineUnit::EpisodeIndex { transition.episode } else { 0 };
         let members = buckets.entry((s, index)).or_default();
-        members.entry(row.meta_episode).or_default().entry(row.episode).or_default().push(x);
+        members.entry(transition.meta_episode).or_default().entry(transition.episode).or_default().push(x);
     }
     buckets.retain(|(s, _), _| in_scope[s] > 1);
     let of_bucket = |metas: &ByEpisode| -> f64 {
@@ -137,8 +137,8 @@ fn sums_over_units(transitions: &[Transition], level: &[f64], scope: BaselineSco
 
 fn sums_over_rows<K: Ord>(transitions: &[Transition], level: &[f64], key: impl Fn(&Transition) -> K) -> Vec<f64> {
     let mut sums: BTreeMap<K, f64> = BTreeMap::new();
-    for (row, x) in transitions.iter().zip(level) {
-        *sums.entry(key(row)).or_default() += x;
+    for (transition, x) in transitions.iter().zip(level) {
+        *sums.entry(key(transition)).or_default() += x;
     }
     sums.into_values().collect()
 }
@@ -220,10 +220,10 @@ proptest! {
             let of = transitions.iter().filter(|r| (r.meta_episode, r.episode) == (meta, episode));
             of.map(|r| f64::from(r.reward)).sum()
         };
-        for (row, &g) in transitions.iter().zip(&credited.returns) {
-            let last = transitions.iter().filter(|r| r.meta_episode == row.meta_episode).map(|r| r.episode).max().unwrap();
-            let before = if row.episode == 0 { 0.0 } else { reward(row.meta_episode, row.episode - 1) };
-            let want = reward(row.meta_episode, last) - before;
+        for (t, &g) in transitions.iter().zip(&credited.returns) {
+            let last = transitions.iter().filter(|r| r.meta_episode == t.meta_episode).map(|r| r.episode).max().unwrap();
+            let before = if t.episode == 0 { 0.0 } else { reward(t.meta_episode, t.episode - 1) };
+            let want = reward(t.meta_episode, last) - before;
             prop_assert!((f64::from(g) - want).abs() < 1e-4, "{g} instead of {want}");
         }
     }
@@ -256,8 +256,8 @@ proptest! {
         turns in 1_u32..4,
         constant in -10.0_f32..10.0,
     ) {
-        // All members play three episodes. The constant appears in the first improvement only; without turn discount it is
-        // equal for all transitions of the first episode, and the mean removes it.
+        // All members play three episodes. The constant appears in the first improvement only; without turn discount it
+        // is equal for all transitions of the first episode, and the mean removes it.
         let how = CreditConfig { gamma_step: 1.0, ..CreditConfig::default() };
         let advantages_with = |shift: f32| {
             let mut transitions = Vec::new();

@@ -8,8 +8,8 @@ use mage_core::{
     TransitionKind, advantages, assign_credit, pass_at_k,
 };
 
-/// (rewards, first-turn returns, last-turn returns, first-turn returns under cumulative credit): four turns per episode,
-/// γ_step 0.95, γ_traj 0.6, released recursion.
+/// (rewards, first-turn returns, last-turn returns, first-turn returns under cumulative credit): four turns per
+/// episode, γ_step 0.95, γ_traj 0.6, released recursion.
 type Vector = (&'static [f32], &'static [f64], &'static [f64], &'static [f64]);
 const VECTORS: [Vector; 6] = [
     (&[10.0], &[8.574], &[10.0], &[8.574]),

@@ -252,13 +252,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn meta_episode_ends_for_any_completions(answers in prop::collection::vec(any::<String>(), 1..8), seat in 0_u8..2, seed in any::<u64>()) {
+    fn meta_episode_ends_for_any_completions(completions in prop::collection::vec(any::<String>(), 1..8), seat in 0_u8..2, seed in any::<u64>()) {
         let mut task = kuhn_task("uniform", seat);
         task.seed = Seed::new(seed);
         let mut i = 0;
         let trajectory = drive(kuhn(task, EpisodeConfig::default()), |_| {
             i += 1;
-            answers[i % answers.len()].clone()
+            completions[i % completions.len()].clone()
         });
         prop_assert_eq!(trajectory.episodes.len(), 3);
         prop_assert!(trajectory.episodes.iter().all(|e| e.end.is_some()));

@@ -1,5 +1,5 @@
-//! Golden files of every prompt method in every environment with a scripted model: prompts, requests and the final content
-//! of the memory. After an intended change: `UPDATE_EXPECT=1 cargo test -p mage-core --test prompt_methods`,
+//! Golden files of every prompt method in every environment with a scripted model: prompts, requests and the final
+//! content of the memory. After an intended change: `UPDATE_EXPECT=1 cargo test -p mage-core --test prompt_methods`,
 //! and review the diff.
 
 mod common;
@@ -99,27 +99,27 @@ fn golden(env: &str) {
 }
 
 #[test]
-fn kuhn() {
+fn prompts_of_all_methods_match_golden_in_kuhn() {
     golden("kuhn");
 }
 
 #[test]
-fn tictactoe() {
+fn prompts_of_all_methods_match_golden_in_tictactoe() {
     golden("tictactoe");
 }
 
 #[test]
-fn sokoban() {
+fn prompts_of_all_methods_match_golden_in_sokoban() {
     golden("sokoban");
 }
 
 #[test]
-fn alfworld() {
+fn prompts_of_all_methods_match_golden_in_alfworld() {
     golden("alfworld");
 }
 
 #[test]
-fn webshop() {
+fn prompts_of_all_methods_match_golden_in_webshop() {
     golden("webshop");
 }
 

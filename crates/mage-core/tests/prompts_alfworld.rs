@@ -1,5 +1,5 @@
-//! Golden prompts of ALFWorld, on a generated game. After an intended change: `UPDATE_EXPECT=1 cargo test -p mage-core --test
-//! prompts_alfworld`, and review the diff.
+//! Golden prompts of ALFWorld, on a generated game. After an intended change: `UPDATE_EXPECT=1 cargo test -p mage-core
+//! --test prompts_alfworld`, and review the diff.
 
 mod common;
 
@@ -12,23 +12,23 @@ use mage_core::{
 use mage_env::{EnvId, OptionMap, Registry, Seed, Task};
 use std::{fmt::Write, sync::Arc};
 
-/// Cycles through `answers`; if empty, through the legal commands.
-fn play(config: EpisodeConfig, seed: u64, answers: &[&str]) -> Trajectory {
+/// Cycles through `completions`; if empty, through the legal commands.
+fn play(config: EpisodeConfig, seed: u64, completions: &[&str]) -> Trajectory {
     let registry = Registry::builtin();
     let (env, options) = (EnvId::new("alfworld"), OptionMap::default().with("tasks", vec!["heat"]));
     let task = Task { env, options, opponent: None, seat: 0, seed: Seed::new(seed) };
     let env = registry.build(&task).unwrap();
     let prompts = PromptLibrary::builtin().get("alfworld").unwrap();
     let prompt_form = config.prompt_form;
-    let none = answers.is_empty();
+    let none = completions.is_empty();
     let meta = MetaEpisode::new(task, env, prompts, Arc::new(config), Seed::new(5)).unwrap();
-    let mut answers = answers.iter().cycle();
+    let mut completions = completions.iter().cycle();
     drive(meta, |request| match (request.body.kind, prompt_form) {
         (RequestKind::Play, _) if none => {
             let allowed = request.body.allowed.as_ref().unwrap();
             allowed[(7 * request.turn as usize + 3) % allowed.len()].clone()
         }
-        (RequestKind::Play, _) => (*answers.next().unwrap()).to_owned(),
+        (RequestKind::Play, _) => (*completions.next().unwrap()).to_owned(),
         (_, PromptForm::Full) => format!("<remark>Note {}: look into the fridge first.</remark>", request.episode),
         (_, PromptForm::Compact) => "plate 3 fridge 1 END".to_owned(),
     })

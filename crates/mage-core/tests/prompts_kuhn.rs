@@ -1,5 +1,5 @@
-//! Golden prompts of Kuhn poker. After an intended change: `UPDATE_EXPECT=1 cargo test -p mage-core --test prompts_kuhn`,
-//! and review the diff.
+//! Golden prompts of Kuhn poker. After an intended change: `UPDATE_EXPECT=1 cargo test -p mage-core --test
+//! prompts_kuhn`, and review the diff.
 
 mod common;
 

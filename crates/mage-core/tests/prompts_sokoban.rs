@@ -1,5 +1,5 @@
-//! Golden prompts of Sokoban. After an intended change: `UPDATE_EXPECT=1 cargo test -p mage-core --test prompts_sokoban`,
-//! and review the diff.
+//! Golden prompts of Sokoban. After an intended change: `UPDATE_EXPECT=1 cargo test -p mage-core --test
+//! prompts_sokoban`, and review the diff.
 
 mod common;
 
@@ -12,7 +12,7 @@ use mage_core::{
 use mage_env::{EnvId, OptionMap, Registry, Seed, Task};
 use std::{fmt::Write, sync::Arc};
 
-fn play(config: EpisodeConfig, seed: u64, answers: &[&str]) -> Trajectory {
+fn play(config: EpisodeConfig, seed: u64, completions: &[&str]) -> Trajectory {
     let registry = Registry::builtin();
     let task = Task {
         env: EnvId::new("sokoban"),
@@ -25,9 +25,9 @@ fn play(config: EpisodeConfig, seed: u64, answers: &[&str]) -> Trajectory {
     let prompts = PromptLibrary::builtin().get("sokoban").unwrap();
     let prompt_form = config.prompt_form;
     let meta = MetaEpisode::new(task, env, prompts, Arc::new(config), Seed::new(5)).unwrap();
-    let mut answers = answers.iter().cycle();
+    let mut completions = completions.iter().cycle();
     drive(meta, |request| match (request.body.kind, prompt_form) {
-        (RequestKind::Play, _) => (*answers.next().unwrap()).to_owned(),
+        (RequestKind::Play, _) => (*completions.next().unwrap()).to_owned(),
         (_, PromptForm::Full) => format!("<remark>Plan {}: push the other box first.</remark>", request.episode),
         (_, PromptForm::Compact) => "stuck 1 END".to_owned(),
     })
@@ -93,7 +93,8 @@ fn compact_prompts_use_the_vocabulary_and_have_fixed_length() {
         for request in &trajectory.requests {
             let prompt: Vec<&str> = request.messages[0].content.split(' ').collect();
             assert!(prompt.iter().all(|w| words.contains(&(*w).to_owned())), "{prompt:?}");
-            // Four rows of four cells and three row ends; before them two reflections of two words, none in reflection prompts.
+            // Four rows of four cells and three row ends; before them two reflections of two words, none in reflection
+            // prompts.
             let expected = if request.kind == RequestKind::Play { 1 + 2 * 2 + 19 + 1 } else { 2 + 19 + 1 };
             assert_eq!(prompt.len(), expected, "{prompt:?}");
         }

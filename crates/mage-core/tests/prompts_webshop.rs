@@ -17,11 +17,11 @@ fn task() -> Task {
 }
 
 /// Buys the third result, which fails, with an invalid action on the way; then the first.
-fn play(config: EpisodeConfig, answers: &[&str]) -> Trajectory {
+fn play(config: EpisodeConfig, actions: &[&str]) -> Trajectory {
     let env = Registry::builtin().build(&task()).unwrap();
     let prompts = PromptLibrary::builtin().get("webshop").unwrap();
     let prompt_form = config.prompt_form;
-    let mut actions = answers.iter().cycle();
+    let mut actions = actions.iter().cycle();
     let meta = MetaEpisode::new(task(), env, prompts, Arc::new(config), Seed::new(5)).unwrap();
     drive(meta, |request| match (request.body.kind, prompt_form) {
         (RequestKind::Play, PromptForm::Full) => format!("<action>{}</action>", actions.next().unwrap()),

@@ -8,9 +8,9 @@ use mage_core::{
     Trajectory, TransitionKind, advantages, assign_credit, transitions,
 };
 
-fn play(answers: [&str; 3]) -> Trajectory {
+fn play(actions: [&str; 3]) -> Trajectory {
     drive(kuhn(kuhn_task("aggressive", 0), EpisodeConfig::default()), |request| match request.body.kind {
-        RequestKind::Play => format!("<action>{}</action>", answers[request.episode as usize]),
+        RequestKind::Play => format!("<action>{}</action>", actions[request.episode as usize]),
         _ if request.episode == 1 => "nothing to say".to_owned(),
         _ => "<remark>noted</remark>".to_owned(),
     })
@@ -68,9 +68,9 @@ fn transitions_give_finite_advantages() {
     let all: Vec<_> = [["BET", "BET", "BET"], ["PASS", "PASS", "PASS"], ["PASS", "BET", "PASS"]]
         .into_iter()
         .enumerate()
-        .flat_map(|(i, answers)| {
+        .flat_map(|(i, actions)| {
             let index = MetaEpisodeIndex { meta_episode: i as u32, ..INDEX };
-            transitions(&play(answers), index, &RewardRule::Score { scale: 1.0 }, &Penalty::NONE)
+            transitions(&play(actions), index, &RewardRule::Score { scale: 1.0 }, &Penalty::NONE)
         })
         .map(|r| r.transition)
         .collect();

@@ -1,7 +1,7 @@
 //! Baselines: means over comparable transitions.
 //!
-//! Transitions are divided into buckets (by a key) and buckets into units (by [`BaselineUnit`]); each unit counts once. All
-//! sums run over sorted terms, so permuting the transitions changes no bit of the result.
+//! Transitions are divided into buckets (by a key) and buckets into units (by [`BaselineUnit`]); each unit counts once.
+//! All sums run over sorted terms, so permuting the transitions changes no bit of the result.
 
 use super::{AdvantageNorm, BaselineScope, BaselineUnit};
 use crate::Transition;

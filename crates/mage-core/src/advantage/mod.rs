@@ -25,11 +25,11 @@ use serde::{Deserialize, Serialize};
 ///
 /// Returns are compared per episode index because they differ systematically between episodes: a win after a loss
 /// improves by 20, an immediate win by 10, and no action caused the difference. The two-level sum of GiGPO counts the
-/// own episode twice and the future once; the plain return counts both once, and learned better with either credit where
-/// both were compared (Kuhn poker, one recipe, three seeds).
+/// own episode twice and the future once; the plain return counts both once, and learned better with either credit
+/// where both were compared (Kuhn poker, one recipe, three seeds).
 ///
-/// Penalties are part of S and G. Every level sums to zero over the units of its mean; the one exception is a scope with a
-/// single transition at the episode level, which keeps its score because there is no baseline.
+/// Penalties are part of S and G. Every level sums to zero over the units of its mean; the one exception is a scope
+/// with a single transition at the episode level, which keeps its score because there is no baseline.
 ///
 /// In a recipe: `{ kind = "gigpo", baseline = "transition", norm = "mean" }`; omitted fields have their defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -56,9 +56,9 @@ impl Default for Estimator {
 /// The mean is over transitions, actions and reflections alike: the gradient sums over transitions, and this constant
 /// minimises the sum of squared advantages. A transition alone with its episode index gets 0.
 ///
-/// If all meta-episodes have the same number of episodes, a constant added to the reward of every episode appears in the
-/// first improvement alone and is removed by the mean: exactly at γ_step = 1 or with one turn per episode, otherwise up
-/// to the discount between turns.
+/// If all meta-episodes have the same number of episodes, a constant added to the reward of every episode appears in
+/// the first improvement alone and is removed by the mean: exactly at γ_step = 1 or with one turn per episode,
+/// otherwise up to the discount between turns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ReturnToGo {

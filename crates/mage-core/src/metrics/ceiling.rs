@@ -1,14 +1,14 @@
 //! Comparison of scores with exact ceilings.
 //!
-//! Two exact curves put a score into perspective: the best score **without memory** and the **Bayes-adaptive** optimum in
-//! each episode. The gap between them is the room for adaptation; the distance to the second is the regret.
+//! Two exact curves put a score into perspective: the best score **without memory** and the **Bayes-adaptive** optimum
+//! in each episode. The gap between them is the room for adaptation; the distance to the second is the regret.
 
 use super::MetaEpisodeResult;
 use crate::{Bootstrap, MeanEstimate};
 use serde::{Deserialize, Serialize};
 
-/// Exact ceilings by episode index, in the unit of the score. They must be for the same mix of opponents and seats as the
-/// results: an average over opponents does not bound the results against one of them.
+/// Exact ceilings by episode index, in the unit of the score. They must be for the same mix of opponents and seats as
+/// the results: an average over opponents does not bound the results against one of them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ceiling {
@@ -32,8 +32,8 @@ pub struct CeilingComparison {
 pub struct EpisodeGap {
     /// The episode, from 1.
     pub k: u32,
-    /// Position of the mean score between memoryless (0) and Bayes-adaptive (1). Absent if both are equal, as in the first
-    /// episode. Noise can move it below 0 or above 1.
+    /// Position of the mean score between memoryless (0) and Bayes-adaptive (1). Absent if both are equal, as in the
+    /// first episode. Noise can move it below 0 or above 1.
     pub gap_fraction: Option<MeanEstimate>,
     /// Bayes-adaptive score minus mean score.
     pub regret: MeanEstimate,
@@ -79,8 +79,8 @@ pub fn compare_to_ceiling(
     CeilingComparison { by_episode, total_regret: bootstrap.child("total regret").mean_by_task(finished) }
 }
 
-/// Position of `score` between `memoryless` (0) and `adaptive` (1); `None` unless `adaptive` exceeds `memoryless` by more
-/// than rounding.
+/// Position of `score` between `memoryless` (0) and `adaptive` (1); `None` unless `adaptive` exceeds `memoryless` by
+/// more than rounding.
 pub fn gap_fraction(score: f64, memoryless: f64, adaptive: f64) -> Option<f64> {
     let gap = adaptive - memoryless;
     (gap > 1e-9 * (1.0 + adaptive.abs())).then(|| (score - memoryless) / gap)

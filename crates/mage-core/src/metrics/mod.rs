@@ -65,8 +65,8 @@ pub struct MetaEpisodeResult {
 }
 
 impl MetaEpisodeResult {
-    /// Whether the k-th episode (from 1) was not played because an earlier one was won. Requires an actual win: the flag
-    /// without a win means an unfinished meta-episode.
+    /// Whether the k-th episode (from 1) was not played because an earlier one was won. Requires an actual win: the
+    /// flag without a win means an unfinished meta-episode.
     fn skipped(&self, k: usize) -> bool {
         self.stopped_after_win
             && self.episodes.len() < k
@@ -109,9 +109,9 @@ pub enum UnplayedEpisodes {
 ///
 /// **Early stop.** A meta-episode that stopped after a win counts as won for every later k of the cumulative rates. In
 /// per-episode rates, the episodes that it did not play are *not counted* ([`UnplayedEpisodes::NotCounted`]): rates and
-/// scores then describe the remaining meta-episodes, a biased sample of failures, and the counts show its size. The paper
-/// counts them as not won; [`UnplayedEpisodes::NotWon`] does this for the per-episode rates (scores have no such value).
-/// Use runs without early stop for curves that show adaptation.
+/// scores then describe the remaining meta-episodes, a biased sample of failures, and the counts show its size. The
+/// paper counts them as not won; [`UnplayedEpisodes::NotWon`] does this for the per-episode rates (scores have no such
+/// value). Use runs without early stop for curves that show adaptation.
 ///
 /// A meta-episode that ended before k for any other reason (an error) is excluded at k.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -133,8 +133,8 @@ pub struct MetricSlice {
     pub tasks: u64,
     /// One entry per episode index.
     pub by_episode: Vec<EpisodeMetrics>,
-    /// The score per episode, averaged over the episodes of each meta-episode, then over the meta-episodes of a task, then
-    /// over tasks. The task is one observation, because its episodes are not independent.
+    /// The score per episode, averaged over the episodes of each meta-episode, then over the meta-episodes of a task,
+    /// then over tasks. The task is one observation, because its episodes are not independent.
     pub score: MeanEstimate,
     /// Rate of invalid actions. The interval assumes independent actions, which actions of one episode are not: it is a
     /// lower bound on the uncertainty.

@@ -1,10 +1,10 @@
 //! Paired comparison of two methods on the same tasks.
 //!
-//! Methods on the same task set share the difficulty of its tasks; a comparison task by task removes it. The task with all
-//! its seeds is one observation: its seeds are correlated, and counting them separately would find differences where there
-//! are none. The test of rates is a sign-flip test: it asks how often the sum of differences would be at least as extreme
-//! if the sign of each task's difference were random. With one seed this is McNemar's exact test; with several it is its
-//! clustered form (Durkalski et al., 2003), exact as long as the count is feasible.
+//! Methods on the same task set share the difficulty of its tasks; a comparison task by task removes it. The task with
+//! all its seeds is one observation: its seeds are correlated, and counting them separately would find differences
+//! where there are none. The test of rates is a sign-flip test: it asks how often the sum of differences would be at
+//! least as extreme if the sign of each task's difference were random. With one seed this is McNemar's exact test; with
+//! several it is its clustered form (Durkalski et al., 2003), exact as long as the count is feasible.
 
 use super::{EpisodeEnding, MetaEpisodeResult, UnplayedEpisodes};
 use crate::{
@@ -38,8 +38,8 @@ pub struct PairedRate {
     pub second_ahead: u64,
     /// Two-sided p-value under the hypothesis that both methods are equal.
     pub p_value: f64,
-    /// First minus second, by task. The interval is a bootstrap over tasks. If all differences are equal, the bootstrap has
-    /// no variance, and the interval is Agresti and Min's (2005) for paired rates.
+    /// First minus second, by task. The interval is a bootstrap over tasks. If all differences are equal, the bootstrap
+    /// has no variance, and the interval is Agresti and Min's (2005) for paired rates.
     pub difference: MeanEstimate,
 }
 
@@ -132,8 +132,8 @@ fn paired_rate(tasks: &[PairedTask], bootstrap: Bootstrap) -> PairedRate {
     }
 }
 
-/// Agresti and Min's interval of a difference of paired rates if all `n` tasks differ by `d`. It adds 1/2 to each cell of the
-/// 2×2 table of successes, that is two tasks in total.
+/// Agresti and Min's interval of a difference of paired rates if all `n` tasks differ by `d`. It adds 1/2 to each cell
+/// of the 2×2 table of successes, that is two tasks in total.
 fn agresti_min(d: f64, n: f64) -> ConfidenceInterval {
     let mean = n * d / (n + 2.0);
     let variance = (n * d * d + 1.0) / (n + 2.0) - mean * mean;
@@ -293,8 +293,8 @@ mod tests {
         assert!((normal_p_value(1.959_964) - 0.05).abs() < 1e-6);
     }
 
-    /// Each method always wins some tasks and never wins others, equally often: no method is better, so a test at the 5 %
-    /// level must not reject in more than 5 % of task sets. McNemar's test over separate seeds rejects in far more.
+    /// Each method always wins some tasks and never wins others, equally often: no method is better, so a test at the 5
+    /// % level must not reject in more than 5 % of task sets. McNemar's test over separate seeds rejects in far more.
     #[test]
     fn equal_methods_are_rejected_at_the_nominal_rate() {
         let (runs, tasks_per_run, seeds) = (2000, 60, 3);

@@ -1,10 +1,11 @@
 //! A-MEM: notes that describe, link and revise each other.
 //!
-//! After each episode the model describes it in a note (keywords, context, tags). Given the most similar existing notes, it
-//! then decides which belong together and which to revise. Before each action the prompt shows the notes most similar to
-//! the current observation and the notes linked to them.
+//! After each episode the model describes it in a note (keywords, context, tags). Given the most similar existing
+//! notes, it then decides which belong together and which to revise. Before each action the prompt shows the notes most
+//! similar to the current observation and the notes linked to them.
 //!
-//! A completion that cannot be parsed changes nothing: without a description no note is stored, without a decision no link.
+//! A completion that cannot be parsed changes nothing: without a description no note is stored, without a decision no
+//! link.
 
 use crate::{
     Completion, Embeddings, EpisodeConfig, Memory, MemoryStep, Message, RecallQuery, RequestBody, RequestKind, Result,

@@ -1,7 +1,7 @@
 //! Memento: a bank of past episodes (cases) and a plan made from the most similar ones.
 //!
-//! A case holds the start of an episode, its plan, its actions and whether it was won. Before an episode the model sees the
-//! most similar cases, successful and failed ones separately, and writes a plan, which every prompt of the episode
+//! A case holds the start of an episode, its plan, its actions and whether it was won. Before an episode the model sees
+//! the most similar cases, successful and failed ones separately, and writes a plan, which every prompt of the episode
 //! contains. Retrieval is by text similarity alone; nothing is trained.
 
 use crate::{

@@ -1,7 +1,7 @@
 //! Prompt methods: prompting schemes without training.
 //!
-//! A [`PromptMethod`] determines the instructions before an action, the additional requests, and the memory made from their
-//! completions. Trained policies use the prompt method that they were trained with (`reflexion`).
+//! A [`PromptMethod`] determines the instructions before an action, the additional requests, and the memory made from
+//! their completions. Trained policies use the prompt method that they were trained with (`reflexion`).
 //!
 //! | name | in the prompt, apart from the task | additional requests |
 //! |---|---|---|
@@ -11,8 +11,8 @@
 //! | `a-mem` | the notes most similar to the current observation, and notes linked to them | after each episode: keywords, context and tags of a note; then links to similar notes and revisions of them |
 //! | `memento` | its plan for this episode | before each episode: a plan, given the most similar successful and failed cases |
 //!
-//! Sources: ReAct (2210.03629), zero-shot chain of thought (2205.11916), Reflexion (2303.11366), A-MEM (2502.12110), Memento
-//! (2508.16153). The prompts are our own.
+//! Sources: ReAct (2210.03629), zero-shot chain of thought (2205.11916), Reflexion (2303.11366), A-MEM (2502.12110),
+//! Memento (2508.16153). The prompts are our own.
 
 mod a_mem;
 mod cot;
@@ -111,7 +111,8 @@ pub struct MemoryFactory {
 }
 
 impl MemoryFactory {
-    /// Memories of `prompt_method` with retrieval by `embeddings`. `config` should come from [`PromptMethod::configure`].
+    /// Memories of `prompt_method` with retrieval by `embeddings`. `config` should come from
+    /// [`PromptMethod::configure`].
     pub fn new(
         prompt_method: PromptMethod,
         scope: MemoryScope,
@@ -144,7 +145,8 @@ impl MemoryFactory {
         self.scope
     }
 
-    /// The hash of the prompt method in trajectory keys: the hash of the configuration if that determines it completely.
+    /// The hash of the prompt method in trajectory keys: the hash of the configuration if that determines it
+    /// completely.
     pub fn method_hash(&self) -> Hash {
         if self.prompt_method.is_plain() {
             return Hash::of(&*self.config);
