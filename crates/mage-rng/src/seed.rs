@@ -33,19 +33,19 @@ impl Seed {
         self.0
     }
 
-    /// The child stream for a purpose.
+    /// The child stream of a name.
     #[must_use]
-    pub fn child(self, purpose: &str) -> Self {
-        // FNV-1a over the name, then mixed with the parent: names never collide with indices in practice, and both
-        // constants are fixed for good (see the pinned test below).
+    pub fn child(self, name: &str) -> Self {
+        // FNV-1a over the name, then mixed with the parent: names never collide with indices in practice. Both
+        // constants are fixed (see the pinned test below).
         let mut h = 0xcbf2_9ce4_8422_2325_u64;
-        for b in purpose.bytes() {
+        for b in name.bytes() {
             h = (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3);
         }
         Seed(mix(self.0 ^ mix(h)))
     }
 
-    /// The child stream for an index: an episode, a turn, a group member, a step.
+    /// The child stream of an index: an episode, a turn, a group member, a step.
     #[must_use]
     pub const fn at(self, index: u64) -> Self {
         Seed(mix(self.0.wrapping_add(mix(index.wrapping_add(0x9e37_79b9_7f4a_7c15)))))
@@ -68,18 +68,18 @@ const fn mix(mut z: u64) -> u64 {
 /// Samples an index in proportion to `weights` (finite, not negative, not all zero).
 pub fn weighted_index(weights: impl IntoIterator<Item = f64> + Clone, rng: &mut Rng) -> usize {
     let total: f64 = weights.clone().into_iter().sum();
-    let mut left = rng.random::<f64>() * total;
+    let mut remaining = rng.random::<f64>() * total;
     let mut last_possible = 0;
     for (i, w) in weights.into_iter().enumerate() {
         if w > 0.0 {
-            if left < w {
+            if remaining < w {
                 return i;
             }
-            left -= w;
+            remaining -= w;
             last_possible = i;
         }
     }
-    last_possible // rounding took `left` past the end
+    last_possible // rounding moved `remaining` past the end
 }
 
 #[cfg(test)]
@@ -87,15 +87,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn streams_are_pinned_for_good() {
-        // A change here changes every recorded result: bump the major version if it must happen.
+    fn streams_equal_pinned_values() {
+        // A change here changes every recorded result and requires a major version.
         let s = Seed::new(0).child("deal").at(1);
         assert_eq!(s.value(), 2743607865267355058);
         assert_eq!(s.rng().random::<u64>(), 12607924914917182762);
     }
 
     #[test]
-    fn neighbours_do_not_collide() {
+    fn sibling_streams_do_not_collide() {
         let mut seen = std::collections::HashSet::new();
         for root in 0..50 {
             for name in ["deal", "luck", "policy", "switch"] {
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn weighted_index_follows_the_weights() {
+    fn weighted_index_samples_in_proportion_to_weights() {
         let mut rng = Seed::new(1).rng();
         let mut counts = [0_u32; 3];
         for _ in 0..30_000 {
