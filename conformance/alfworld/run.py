@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Does mage's ALFWorld do what TextWorld does, on games that neither has seen?
+"""Differential test of mage's ALFWorld against TextWorld, on generated and official games.
 
     conformance/alfworld/run.py --data DIR
 
-Makes a virtual environment with TextWorld in it (once; needs a C++ compiler and a few minutes), lets `mage` write generated
-games, plays them and official ones in TextWorld, and lets `mage env conform` replay everything. Every generated game must
-be won in TextWorld by the expert's commands; every observation, list of commands and won flag must be equal.
+Creates a virtual environment with TextWorld (once; needs a C++ compiler and a few minutes), exports generated games with
+`mage`, plays these and official games in TextWorld, and replays all recordings with `mage env conform`. The expert's commands
+must win every generated game in TextWorld; every observation, list of admissible commands and won flag must be equal.
 
-DIR holds official games: `json_2.1.1/` or archives of it (`.tar`, `.tar.xz`, `.tar.zst`).
+DIR contains official games: `json_2.1.1/` or archives of it (`.tar`, `.tar.xz`, `.tar.zst`).
 """
 
 import argparse
@@ -27,26 +27,26 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 REQUIREMENTS = ["textworld[pddl]==1.7.0", "zstandard==0.25.0"]
-# The training games are packed with a window of this many bytes, more than zstd allows unasked.
+# zstd window of the training games' archive, which exceeds zstd's default limit.
 ZSTD_WINDOW = 1 << 27
 
 
 def arguments():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    p.add_argument("--data", type=Path, required=True, help="folder of official games")
-    p.add_argument("--generated", type=int, default=200, help="how many generated games")
-    p.add_argument("--official", type=int, default=50, help="how many official games")
-    p.add_argument("--steps", type=int, default=30, help="random commands in each game")
+    p.add_argument("--data", type=Path, required=True, help="directory of official games")
+    p.add_argument("--generated", type=int, default=200, help="number of generated games")
+    p.add_argument("--official", type=int, default=50, help="number of official games")
+    p.add_argument("--steps", type=int, default=30, help="random commands per game")
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--jobs", type=int, default=os.cpu_count())
-    p.add_argument("--mage", type=Path, help="the program; built if left out")
-    p.add_argument("--work", type=Path, help="folder for games and recordings; a run that was stopped goes on in it")
-    p.add_argument("--venv", type=Path, default=HERE / ".venv", help="where TextWorld is or shall be installed")
+    p.add_argument("--mage", type=Path, help="path of the mage binary; default: build it")
+    p.add_argument("--work", type=Path, help="directory for games and recordings; an interrupted run resumes from it")
+    p.add_argument("--venv", type=Path, default=HERE / ".venv", help="virtual environment for TextWorld")
     return p.parse_args()
 
 
 def enter_venv(path):
-    """Goes on inside the virtual environment, which is made if it is not there."""
+    """Re-executes the script in the virtual environment, which is created if necessary."""
     python = path / "bin" / "python"
     if Path(sys.prefix).resolve() == path.resolve():
         return
@@ -56,8 +56,8 @@ def enter_venv(path):
     os.execv(python, [str(python), *sys.argv])
 
 
-def names(infos):
-    """Gives everything its display name: numbers of equal names run downwards along the order of identifiers."""
+def assign_names(infos):
+    """Sets display names. Among equal names, numbers decrease in the order of identifiers."""
     left = {}
     stems = {}
     for identifier in sorted(infos):
@@ -72,53 +72,53 @@ def names(infos):
 
 
 def choose(rng, admissible, step):
-    """Mostly something that changes things; now and then something that cannot be done."""
+    """Chooses mostly commands that change the state, and sometimes invalid ones."""
     if rng.random() < 0.06:
         wrong = ["go to nowhere 1", "Look", "take", "", "dance", rng.choice(admissible).upper(), rng.choice(admissible) + " now"]
         return rng.choice(wrong)
     if rng.random() < 0.05:
         return f"  {rng.choice(admissible)} "
-    idle = ("go to", "look", "inventory", "help", "examine")
-    busy = [c for c in admissible if not c.startswith(idle)]
-    if busy and rng.random() < 0.55:
-        return rng.choice(busy)
+    no_effect = ("go to", "look", "inventory", "help", "examine")
+    effective = [c for c in admissible if not c.startswith(no_effect)]
+    if effective and rng.random() < 0.55:
+        return rng.choice(effective)
     return rng.choice(admissible)
 
 
 def record(job):
-    """Plays one game in TextWorld: first the walkthrough, if asked, then at random."""
+    """Plays a game in TextWorld: the walkthrough if `walk` is true, then random commands."""
     path, name, walk, steps, seed = job
     from textworld import EnvInfos
     from textworld.envs.pddl import PddlEnv
 
     env = PddlEnv(EnvInfos(admissible_commands=True))
     env.load(str(path))
-    names(env._entity_infos)
+    assign_names(env._entity_infos)
     state = env.reset()
     rng = random.Random(f"{seed} {name}")
     trace = []
 
-    def keep(command, state):
+    def append(command, state):
         won = bool(state["won"])
         trace.append({"cmd": command, "obs": state.feedback, "won": won, "admissible": state["admissible_commands"]})
         return won
 
-    keep(None, state)
+    append(None, state)
     won = False
     commands = json.loads(Path(path).read_text())["walkthrough"] if walk else []
     for command in commands:
         state, _, _ = env.step(command)
-        won = keep(command, state)
+        won = append(command, state)
     for step in range(steps):
         command = choose(rng, state["admissible_commands"], step)
         state, _, _ = env.step(command)
-        keep(command, state)
+        append(command, state)
     return {"game": name, "kind": "walkthrough, then random" if walk else "random", "won": won, "steps": trace}
 
 
 @contextlib.contextmanager
-def opened(archive):
-    """An archive, packed in whatever way, to be read from its beginning to its end."""
+def open_archive(archive):
+    """Opens an archive of any supported compression for sequential reading."""
     if archive.suffix != ".zst":
         with tarfile.open(archive) as tar:
             yield tar
@@ -131,9 +131,9 @@ def opened(archive):
             yield tar
 
 
-def packed_games(archive):
-    """The games of an archive: name below the data folder, and how to read it while it is the current one."""
-    with opened(archive) as tar:
+def archived_games(archive):
+    """Yields the games of an archive: the name below the data directory, and a function that reads the current game."""
+    with open_archive(archive) as tar:
         for member in tar:
             name = member.name.removeprefix("./")
             if name.endswith("/game.tw-pddl"):
@@ -141,17 +141,17 @@ def packed_games(archive):
 
 
 def official_games(data, work, choose):
-    """The official games that `choose` picks from the sorted names of all: a path each, and the name below the data folder.
-    Packed ones are unpacked into the folder `work`."""
+    """Returns the official games that `choose` selects from all sorted names, as pairs of path and name below the data
+    directory. Archived games are extracted into `work`."""
     tree = data if data.name == "json_2.1.1" else data / "json_2.1.1"
     if tree.is_dir():
         files = {f"json_2.1.1/{p.relative_to(tree).as_posix()}": p for p in tree.rglob("game.tw-pddl")}
         return [(files[name], name) for name in choose(sorted(files))]
     archives = sorted(path for end in ["*.tar", "*.tar.xz", "*.tar.zst"] for path in data.glob(end))
-    chosen = choose(sorted(name for archive in archives for name, _ in packed_games(archive)))
+    chosen = choose(sorted(name for archive in archives for name, _ in archived_games(archive)))
     wanted = {name: work / "official" / name for name in chosen}
     for archive in archives:
-        for name, read in packed_games(archive):
+        for name, read in archived_games(archive):
             if name in wanted:
                 wanted[name].parent.mkdir(parents=True, exist_ok=True)
                 wanted[name].write_bytes(read())
@@ -159,20 +159,20 @@ def official_games(data, work, choose):
 
 
 def play(jobs, out, processes):
-    """Records all jobs that are not in the file yet, and says how many games of the file were won."""
+    """Records all jobs that are not in the file yet and returns the number of won games in the file."""
     if out.exists():
-        # A run that was stopped may have left half a line.
-        whole = [line for line in out.read_text().splitlines(keepends=True) if line.endswith("\n")]
-        out.write_text("".join(whole))
+        # An interrupted run may have written an incomplete line.
+        complete = [line for line in out.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        out.write_text("".join(complete))
     traces = [json.loads(line) for line in open(out)] if out.exists() else []
-    won, known = sum(t["won"] for t in traces), {t["game"] for t in traces}
-    jobs = [job for job in jobs if job[1] not in known]
+    won, recorded = sum(t["won"] for t in traces), {t["game"] for t in traces}
+    jobs = [job for job in jobs if job[1] not in recorded]
     with multiprocessing.get_context("spawn").Pool(processes) as pool, open(out, "a") as file:
-        for i, trace in enumerate(pool.imap_unordered(record, jobs), len(known) + 1):
+        for i, trace in enumerate(pool.imap_unordered(record, jobs), len(recorded) + 1):
             won += trace["won"]
             file.write(json.dumps(trace) + "\n")
             file.flush()
-            print(f"\rTextWorld: {i}/{len(known) + len(jobs)} games", end="", file=sys.stderr, flush=True)
+            print(f"\rTextWorld: {i}/{len(recorded) + len(jobs)} games", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     return won
 
@@ -186,7 +186,7 @@ def conform(mage, golden, data):
 def main():
     args = arguments()
     enter_venv(args.venv)
-    # Leaving in an orderly way takes the players along.
+    # A regular exit also terminates the worker processes.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     mage = args.mage
     if mage is None:
@@ -202,25 +202,25 @@ def main():
             command = [mage, "env", "generate", "alfworld", "--data", args.data, "--out", games, *options]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
-    made = [(p, p.relative_to(games).as_posix(), True, args.steps, args.seed) for p in sorted(games.rglob("game.tw-pddl"))]
+    generated = [(p, p.relative_to(games).as_posix(), True, args.steps, args.seed) for p in sorted(games.rglob("game.tw-pddl"))]
 
-    def some(names):
+    def sample(names):
         return random.Random(args.seed).sample(names, min(args.official, len(names)))
 
-    official = [(p, n, False, args.steps, args.seed) for p, n in official_games(args.data, work, some)]
-    recordings = {what: work / f"{what}-{args.seed}-{args.steps}.jsonl" for what in ["generated", "official"]}
-    won = play(made, recordings["generated"], args.jobs)
+    official = [(p, n, False, args.steps, args.seed) for p, n in official_games(args.data, work, sample)]
+    recordings = {source: work / f"{source}-{args.seed}-{args.steps}.jsonl" for source in ["generated", "official"]}
+    won = play(generated, recordings["generated"], args.jobs)
     play(official, recordings["official"], args.jobs)
 
     reports = {}
-    if made:
+    if generated:
         reports["generated"] = conform(mage, recordings["generated"], games)
     if official:
         reports["official"] = conform(mage, recordings["official"], args.data)
-    print(json.dumps({"generated_games": len(made), "won_in_textworld": won, "official_games": len(official), **reports}, indent=2))
-    good = won == len(made) == args.generated and all(r["different"] == 0 for r in reports.values())
-    print("all equal" if good else "DIFFERENT", file=sys.stderr)
-    sys.exit(0 if good else 1)
+    print(json.dumps({"generated_games": len(generated), "won_in_textworld": won, "official_games": len(official), **reports}, indent=2))
+    passed = won == len(generated) == args.generated and all(r["different"] == 0 for r in reports.values())
+    print("all equal" if passed else "DIFFERENT", file=sys.stderr)
+    sys.exit(0 if passed else 1)
 
 
 if __name__ == "__main__":

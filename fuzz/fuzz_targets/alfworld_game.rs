@@ -1,6 +1,5 @@
-//! Fuzz target: reading an ALFWorld game file yields a playable game or an error.
-//!
-//! The file contains hashes of the rules, which a fuzzer cannot guess, so the PDDL problem is also read separately.
+//! Parsing any game file returns a playable game or an error. Since a fuzzer cannot produce the rules' hashes, the problem is
+//! also parsed on its own.
 
 #![no_main]
 
@@ -8,10 +7,10 @@
 mod playable;
 
 use libfuzzer_sys::fuzz_target;
-use mage_env::alfworld::Game;
+use mage_env::alfworld::AlfworldGame;
 
 fuzz_target!(|bytes: &[u8]| {
-    if let Err(e) = Game::read(bytes, "fuzz") {
+    if let Err(e) = AlfworldGame::read(bytes, "fuzz") {
         assert!(e.to_string().starts_with("fuzz: "), "{e}");
     }
     if let Ok(text) = std::str::from_utf8(bytes) {

@@ -1,16 +1,16 @@
-//! Fuzz target: reading a Sokoban level file yields levels that can be written, played and rendered, or an error.
+//! Parsing any level file returns levels that can be written, played and rendered, or an error.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use mage_env::sokoban::{Board, Level, Move, Rendering, compact, parse_compact, render};
+use mage_env::sokoban::{SokobanBoard, SokobanLevel, Move, Rendering, compact, parse_compact, render};
 
 fuzz_target!(|text: &str| {
-    let Ok(levels) = Level::parse_all(text, "fuzz") else { return };
+    let Ok(levels) = SokobanLevel::parse_all(text, "fuzz") else { return };
     assert!(!levels.is_empty());
     for level in levels {
-        assert_eq!(Level::parse(&level.to_string(), "again").as_ref().ok(), Some(&level));
-        let (board, start) = Board::new(&level).unwrap();
+        assert_eq!(SokobanLevel::parse(&level.to_string(), "again").as_ref().ok(), Some(&level));
+        let (board, start) = SokobanBoard::new(&level).unwrap();
         assert!(!board.is_solved(&start));
         let (again, same) = parse_compact(&compact(&board, &start)).unwrap();
         assert_eq!((same.boxes, same.player, again.boxes()), (start.boxes, start.player, board.boxes()));

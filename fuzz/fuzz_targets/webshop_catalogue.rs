@@ -1,4 +1,4 @@
-//! Fuzz target: reading a WebShop catalogue never panics, and a shop built from it can be searched.
+//! Parsing any product list does not panic, nor does a shop with the resulting catalogue.
 
 #![no_main]
 

@@ -1,11 +1,11 @@
-//! Benchmarks of Sokoban: generation, steps, turns and solvers.
+//! Benchmarks of Sokoban: room generation, moves, actions and solvers.
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use mage_env::{
     Env, ParsedAction, Seed,
     sokoban::{
-        Board, Generator, Level, Move, Play, Rendering, RoomConfig, SearchCost, SokobanConfig, SokobanEnv,
-        SolvabilityChecker, TurnRules, plan, solve,
+        Generator, Move, Rendering, RoomConfig, SearchCost, SokobanBoard, SokobanConfig, SokobanEnv, SokobanEpisode,
+        SokobanLevel, SolvabilityChecker, StepRules, plan, solve,
     },
 };
 use rand::RngExt;
@@ -42,8 +42,9 @@ fn steps(c: &mut Criterion) {
     let mut group = c.benchmark_group("sokoban step");
     for boxes in 1..=3 {
         let mut generator = Generator::new(RoomConfig { boxes, ..RoomConfig::default() }).expect("config");
-        let boards: Vec<_> =
-            (0..100).map(|seed| Board::new(&generator.room(seed).expect("room").level).expect("board")).collect();
+        let boards: Vec<_> = (0..100)
+            .map(|seed| SokobanBoard::new(&generator.room(seed).expect("room").level).expect("board"))
+            .collect();
         let mut rng = Seed::new(1).rng();
         let moves: Vec<Move> = (0..20).map(|_| Move::ALL[rng.random_range(0..4)]).collect();
         group.throughput(Throughput::Elements(100 * moves.len() as u64));
@@ -52,7 +53,7 @@ fn steps(c: &mut Criterion) {
             b.iter(|| {
                 for (board, start) in &boards {
                     solvable.clear();
-                    let mut play = Play::new(board, *start);
+                    let mut play = SokobanEpisode::new(board, *start);
                     for direction in &moves {
                         black_box(play.step(board, Some(*direction), u32::MAX, &mut solvable));
                     }
@@ -63,24 +64,24 @@ fn steps(c: &mut Criterion) {
     group.finish();
 }
 
-fn turns(c: &mut Criterion) {
+fn actions(c: &mut Criterion) {
     let mut generator = Generator::new(RoomConfig::default()).expect("config");
     let config = SokobanConfig {
-        turns: TurnRules::Corrected,
-        moves_per_turn: 3,
+        step_rules: StepRules::Corrected,
+        moves_per_action: 3,
         max_steps: 30,
         search_depth: 100,
         render: Rendering::TextWithRowNumbers,
     };
     let mut env = SokobanEnv::new(&generator.room(1).expect("room").level, config).expect("env");
     env.reset(0);
-    let turn = ParsedAction::Act("right left up".to_owned());
-    c.bench_function("sokoban turn of three moves, with both observations", |b| {
+    let action = ParsedAction::Act("right left up".to_owned());
+    c.bench_function("sokoban action of three moves, with both observations", |b| {
         b.iter_batched(
             || (),
             |()| {
                 env.reset(0);
-                black_box(env.step(&turn))
+                black_box(env.step(&action))
             },
             BatchSize::SmallInput,
         );
@@ -88,7 +89,7 @@ fn turns(c: &mut Criterion) {
 }
 
 fn solver(c: &mut Criterion) {
-    let (board, start) = Board::new(&Level::parse(LEVEL, "bench").expect("level")).expect("board");
+    let (board, start) = SokobanBoard::new(&SokobanLevel::parse(LEVEL, "bench").expect("level")).expect("board");
     let mut group = c.benchmark_group("sokoban solve 10x10");
     group.sample_size(10);
     group
@@ -99,9 +100,9 @@ fn solver(c: &mut Criterion) {
     });
     group.finish();
     let mut generator = Generator::new(RoomConfig::default()).expect("config");
-    let (board, start) = Board::new(&generator.room(1).expect("room").level).expect("board");
+    let (board, start) = SokobanBoard::new(&generator.room(1).expect("room").level).expect("board");
     c.bench_function("sokoban plan 6x6", |b| b.iter(|| black_box(plan(&board, start))));
 }
 
-criterion_group!(benches, rooms, steps, turns, solver);
+criterion_group!(benches, rooms, steps, actions, solver);
 criterion_main!(benches);

@@ -1,21 +1,21 @@
-//! How fast are ALFWorld's games, and how much room do they take?
+//! Throughput and memory use of ALFWorld games.
 //!
-//! `alfworld_speed replay PLAN.json` carries out a plan (which game files, and which commands in each) as
-//! `benches/peers/alfworld_textworld.py` writes it, several times, and prints one JSON object: rates, and a checksum over
-//! everything that was seen, so that both sides are known to have done the same. `alfworld_speed memory DATA N` holds `N`
-//! distinct official games at once and prints the most memory that was ever in use.
+//! `alfworld_speed replay PLAN.json` executes a plan (game files, and the commands in each) as written by
+//! `benches/peers/alfworld_textworld.py`, several times, and prints one JSON object: rates, and a checksum over all
+//! observations, which shows that both sides did the same work. `alfworld_speed memory DATA N` loads `N` distinct official
+//! games at once and prints the peak memory use.
 
 use flate2::Crc;
 use mage_env::{
-    Env, EnvId, EnvSpec, OptionMap, Seed, Task,
-    alfworld::{AlfworldSpec, Game, World, opening},
+    Env, EnvId, EnvSpec, Options, Seed, Task,
+    alfworld::{AlfworldGame, AlfworldSpec, HouseholdWorld, initial_observation},
 };
 use serde::Deserialize;
 use std::{error::Error, hint::black_box, time::Instant};
 
 #[derive(Deserialize)]
-struct Plan {
-    /// How many times everything is done.
+struct ReplayPlan {
+    /// Number of repetitions.
     repeat: u32,
     episodes: Vec<Episode>,
 }
@@ -38,31 +38,32 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(std::io::Write::write_all(&mut out, format!("{report}\n").as_bytes())?)
 }
 
-/// Takes in what a step shows: observation, commands on offer, whether it is won.
-fn see(crc: &mut Crc, observation: &str, offers: &[String], won: bool) {
+/// Adds the results of a step to the checksum: observation, admissible commands, whether the game is won.
+fn update_checksum(crc: &mut Crc, observation: &str, admissible: &[String], won: bool) {
     crc.update(observation.as_bytes());
-    offers.iter().for_each(|c| crc.update(c.as_bytes()));
+    admissible.iter().for_each(|c| crc.update(c.as_bytes()));
     crc.update(&[u8::from(won)]);
 }
 
-fn offers(world: &World, state: &mage_env::alfworld::State) -> Vec<String> {
-    world.admissible(state).into_iter().map(|c| world.write(c)).collect()
+fn admissible(world: &HouseholdWorld, state: &mage_env::alfworld::HouseholdState) -> Vec<String> {
+    world.admissible_commands(state).into_iter().map(|c| world.format_command(c)).collect()
 }
 
-fn replay(plan: &Plan) -> Result<serde_json::Value, Box<dyn Error>> {
+fn replay(plan: &ReplayPlan) -> Result<serde_json::Value, Box<dyn Error>> {
     let mut crc = Crc::new();
     let start = Instant::now();
     let mut worlds = Vec::new();
     for round in 0..plan.repeat {
         worlds.clear();
         for episode in &plan.episodes {
-            let world = World::new(&Game::read(&std::fs::read(&episode.file)?, &episode.file)?.household);
+            let world =
+                HouseholdWorld::new(&AlfworldGame::read(&std::fs::read(&episode.file)?, &episode.file)?.household);
             let state = world.start().clone();
-            let (text, offered) = (opening(&world), offers(&world, &state));
+            let (text, commands) = (initial_observation(&world), admissible(&world, &state));
             if round == 0 {
-                see(&mut crc, &text, &offered, world.won(&state));
+                update_checksum(&mut crc, &text, &commands, world.won(&state));
             }
-            black_box((text, offered));
+            black_box((text, commands));
             worlds.push(world);
         }
     }
@@ -76,12 +77,12 @@ fn replay(plan: &Plan) -> Result<serde_json::Value, Box<dyn Error>> {
             let mut state = world.start().clone();
             for command in &episode.commands {
                 let (text, _) = world.step(&mut state, command);
-                let (offered, won) = (offers(world, &state), world.won(&state));
+                let (commands, won) = (admissible(world, &state), world.won(&state));
                 if round == 0 {
-                    see(&mut crc, &text, &offered, won);
+                    update_checksum(&mut crc, &text, &commands, won);
                     sum = crc.sum();
                 }
-                black_box((text, offered, won));
+                black_box((text, commands, won));
                 steps += 1;
             }
         }
@@ -97,7 +98,7 @@ fn replay(plan: &Plan) -> Result<serde_json::Value, Box<dyn Error>> {
 
 fn memory(data: &str, count: u64) -> Result<serde_json::Value, Box<dyn Error>> {
     let env_spec = AlfworldSpec::default();
-    let options = OptionMap::default().with("games", "official").with("data", data);
+    let options = Options::default().with("source", "official").with("data", data);
     let task = Task { env: EnvId::new("alfworld"), options, opponent: None, seat: 0, seed: Seed::new(0) };
     let mut tasks = vec![task; usize::try_from(count)?];
     env_spec.assign_without_replacement(&mut tasks, 0, Seed::new(0))?;

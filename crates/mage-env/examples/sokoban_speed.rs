@@ -1,16 +1,18 @@
-//! How fast are Sokoban's rooms and steps?
+//! Throughput of Sokoban room generation and steps.
 //!
-//! Reads a plan (which rooms, and which actions in each) from the file named on the command line, as
-//! `benches/peers/sokoban_reference.py` writes it, carries it out several times, and prints one JSON object: rates, and a
-//! checksum over everything that was seen, so that both sides are known to have done the same.
+//! Reads a plan (rooms, and the actions in each) from the file named on the command line, as written by
+//! `benches/peers/sokoban_reference.py`, executes it several times, and prints one JSON object: rates, and a checksum over
+//! all observations, which shows that both sides did the same work.
 
 use flate2::Crc;
-use mage_env::sokoban::{Board, Generator, Move, Play, Rendering, RoomConfig, SolvabilityChecker, render};
+use mage_env::sokoban::{
+    Generator, Move, Rendering, RoomConfig, SokobanBoard, SokobanEpisode, SolvabilityChecker, render,
+};
 use serde::Deserialize;
 use std::{error::Error, hint::black_box, time::Instant};
 
 #[derive(Deserialize)]
-struct Plan {
+struct ReplayPlan {
     rows: usize,
     cols: usize,
     boxes: usize,
@@ -18,7 +20,7 @@ struct Plan {
     max_steps: u32,
     min_steps: u32,
     max_sol_steps: u32,
-    /// How many times everything is done.
+    /// Number of repetitions.
     repeat: u32,
     episodes: Vec<Episode>,
 }
@@ -31,7 +33,7 @@ struct Episode {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let file = std::env::args().nth(1).ok_or("usage: sokoban_speed PLAN.json")?;
-    let plan: Plan = serde_json::from_str(&std::fs::read_to_string(file)?)?;
+    let plan: ReplayPlan = serde_json::from_str(&std::fs::read_to_string(file)?)?;
     let mut generator = Generator::new(RoomConfig {
         rows: plan.rows,
         cols: plan.cols,
@@ -52,7 +54,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let mut boards = Vec::new();
     for episode in &plan.episodes {
-        boards.push(Board::new(&generator.room(episode.seed)?.level)?);
+        boards.push(SokobanBoard::new(&generator.room(episode.seed)?.level)?);
     }
     let mut solvable = SolvabilityChecker::new(plan.search_depth);
     let mut view = String::new();
@@ -60,9 +62,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let clock = Instant::now();
     for _ in 0..plan.repeat {
         for (episode, (board, start)) in plan.episodes.iter().zip(&boards) {
-            // What is solvable is found out anew for each room: nothing is known beforehand.
+            // Every room computes its own table; nothing is cached between rooms.
             solvable.clear();
-            let mut play = Play::new(board, *start);
+            let mut play = SokobanEpisode::new(board, *start);
             for action in &episode.actions {
                 let outcome = play.step(board, Move::from_code(*action), plan.max_steps, &mut solvable);
                 view.clear();
@@ -77,13 +79,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut seen = Crc::new();
     for (episode, (board, start)) in plan.episodes.iter().zip(&boards) {
         solvable.clear();
-        let mut play = Play::new(board, *start);
+        let mut play = SokobanEpisode::new(board, *start);
         for action in &episode.actions {
             let outcome = play.step(board, Move::from_code(*action), plan.max_steps, &mut solvable);
             view.clear();
             render(board, &play.state, Rendering::TextWithRowNumbers, &mut view);
             seen.update(view.as_bytes());
-            let flags = format!("{:.1} {} {}", outcome.reward, outcome.over.is_some(), outcome.solved);
+            let flags = format!("{:.1} {} {}", outcome.reward, outcome.termination.is_some(), outcome.solved);
             seen.update(flags.as_bytes());
         }
     }
@@ -94,7 +96,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "steps": steps / u64::from(plan.repeat),
         "checksum": format!("{:08x}", seen.sum()),
     });
-    #[expect(clippy::print_stdout, reason = "printing the report is what the program is for")]
+    #[expect(clippy::print_stdout, reason = "the report goes to standard output")]
     {
         println!("{report}");
     }

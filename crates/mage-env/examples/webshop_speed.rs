@@ -1,10 +1,10 @@
-//! How fast is the shop?
+//! Throughput and memory use of WebShop.
 //!
-//! `webshop_speed replay RECORDINGS DATA [REPEAT]` carries out the actions of recorded episodes (JSON lines, gzipped or not) on
+//! `webshop_speed replay RECORDINGS DATA [REPEAT]` executes the actions of recorded episodes (JSON lines, plain or gzipped) on
 //! the official files in DATA. `webshop_speed generated [EPISODES]` plays random episodes in a generated shop.
-//! `webshop_speed write PRODUCTS FOLDER` writes a catalogue of so many products in the official format, with texts as long as
-//! those of the official set and as many different words; `webshop_speed read FOLDER` reads and indexes it, in a process that
-//! has done nothing else. Each prints one JSON object.
+//! `webshop_speed write PRODUCTS DIR` writes a generated catalogue in the official format, with text lengths and a vocabulary
+//! size as in the official set; `webshop_speed read DIR` reads and indexes it in a fresh process. Each prints one JSON
+//! object.
 
 use flate2::read::MultiGzDecoder;
 use mage_env::{
@@ -26,20 +26,20 @@ type Outcome = Result<Value, Box<dyn Error>>;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let number = |i: usize, default: usize| args.get(i).map_or(Ok(default), |a| a.parse());
-    let printed = match args.first().map(String::as_str) {
-        Some("replay") if args.len() >= 3 => replay(Path::new(&args[1]), &args[2], number(3, 20)?)?,
-        Some("generated") => generated(number(1, 5000)?)?,
-        Some("write") if args.len() == 3 => write(number(1, 0)?, Path::new(&args[2]))?,
+    let argument = |i: usize, default: usize| args.get(i).map_or(Ok(default), |a| a.parse());
+    let report = match args.first().map(String::as_str) {
+        Some("replay") if args.len() >= 3 => replay(Path::new(&args[1]), &args[2], argument(3, 20)?)?,
+        Some("generated") => generated(argument(1, 5000)?)?,
+        Some("write") if args.len() == 3 => write(argument(1, 0)?, Path::new(&args[2]))?,
         Some("read") if args.len() == 2 => read(Path::new(&args[1]))?,
         _ => {
             return Err("usage: webshop_speed replay RECORDINGS DATA [REPEAT] | generated [EPISODES] | \
-                        write PRODUCTS FOLDER | read FOLDER"
+                        write PRODUCTS DIR | read DIR"
                 .into());
         }
     };
     let mut out = std::io::stdout();
-    writeln!(out, "{printed}")?;
+    writeln!(out, "{report}")?;
     Ok(())
 }
 
@@ -60,7 +60,7 @@ fn replay(recordings: &Path, data: &str, repeat: usize) -> Outcome {
     let mut episodes = Vec::new();
     for line in text.lines() {
         let episode: Value = serde_json::from_str(line)?;
-        let env = env_spec.build(&task(options.clone().with("goal", episode["goal_index"].clone()), 0))?;
+        let env = env_spec.build(&task(options.clone().with("goal_index", episode["goal_index"].clone()), 0))?;
         let steps = episode["steps"].as_array().ok_or("an episode without steps")?;
         let actions: Vec<String> = steps.iter().filter_map(|s| s["action"].as_str()).map(str::to_owned).collect();
         episodes.push((env, actions));
@@ -72,7 +72,7 @@ fn replay(recordings: &Path, data: &str, repeat: usize) -> Outcome {
             black_box(env.reset(0));
             for action in actions.iter() {
                 let step = env.step(&env.parse(action));
-                // The original's step includes working out what can be clicked.
+                // The original's step includes the clickables.
                 seen += step.observation.text.len() + black_box(env.legal()).map_or(0, |l| l.len());
                 steps += 1;
             }
@@ -108,27 +108,27 @@ fn write(products: usize, folder: &Path) -> Outcome {
     std::fs::create_dir_all(folder)?;
     let (list, attributes) = (folder.join("items_shuffle.json"), folder.join("items_ins_v2.json"));
     let mut rng = Seed::new(0).child("words").rng();
-    let mut wordy = |p: &Product| Product {
+    let mut with_long_texts = |p: &Product| Product {
         title: format!("{} {}", p.title, sentence(11, &mut rng)).into(),
         description: format!("{} {}", p.description, sentence(40, &mut rng)).into(),
         bullets: p.bullets.iter().map(|b| format!("{b} {}", sentence(21, &mut rng)).into()).collect(),
         ..p.clone()
     };
-    let products: Vec<Product> = generate(Seed::new(0), products).products().iter().map(&mut wordy).collect();
+    let products: Vec<Product> = generate(Seed::new(0), products).products().iter().map(&mut with_long_texts).collect();
     write_official(&products, &list, &attributes)?;
     Ok(json!({ "products": products.len(), "file_mb": std::fs::metadata(&list)?.len() as f64 / 1e6 }))
 }
 
-/// How many different words there may be.
+/// Vocabulary size.
 const VOCABULARY: f64 = 200_000.0;
 
-/// So many words, each as frequent as its rank in a language: the n-th most frequent one n times rarer than the first.
+/// A text of `words` words with Zipf-distributed frequencies.
 fn sentence(words: usize, rng: &mut Rng) -> String {
     let rank = |rng: &mut Rng| VOCABULARY.powf(rng.random::<f64>()) as u64;
     (0..words).map(|_| word(rank(rng))).collect::<Vec<_>>().join(" ")
 }
 
-/// A word for a number: syllables, the frequent ones short. One in nine is a measure, as product texts have them.
+/// The word of a frequency rank: syllables, shorter for frequent words. One in nine is a measurement, as in product texts.
 fn word(rank: u64) -> String {
     const OPENINGS: [&str; 20] =
         ["b", "c", "d", "f", "g", "h", "j", "k", "l", "m", "n", "p", "r", "s", "t", "v", "w", "z", "ch", "st"];
@@ -181,10 +181,10 @@ fn read(folder: &Path) -> Outcome {
     }))
 }
 
-/// Writes a catalogue as the official files have it.
+/// Writes a catalogue in the official format.
 fn write_official(products: &[Product], list: &Path, attributes: &Path) -> Result<(), Box<dyn Error>> {
     let mut out = BufWriter::new(File::create(list)?);
-    let mut notes = serde_json::Map::new();
+    let mut entries = serde_json::Map::new();
     for (i, p) in products.iter().enumerate() {
         let options: serde_json::Map<String, Value> = p
             .options
@@ -193,23 +193,23 @@ fn write_official(products: &[Product], list: &Path, attributes: &Path) -> Resul
             .collect();
         let product = json!({
             "asin": p.asin, "name": p.title, "full_description": p.description, "small_description": p.bullets,
-            "pricing": p.price.tag(), "images": [], "product_category": p.shelf, "average_rating": "",
+            "pricing": p.price.tag(), "images": [], "product_category": p.product_category, "average_rating": "",
             "customization_options": options, "category": p.category, "query": p.query, "page": 1,
         });
         write!(out, "{}{product}", if i == 0 { "[" } else { ",\n" })?;
-        let mut note = json!({ "attributes": p.attributes });
-        if let Some(wish) = &p.wish {
-            note["instruction"] = json!(wish.text);
-            note["instruction_attributes"] = json!(wish.attributes);
+        let mut entry = json!({ "attributes": p.attributes });
+        if let Some(instruction) = &p.instruction {
+            entry["instruction"] = json!(instruction.text);
+            entry["instruction_attributes"] = json!(instruction.attributes);
         }
-        notes.insert(p.asin.to_string(), note);
+        entries.insert(p.asin.to_string(), entry);
     }
     writeln!(out, "]")?;
-    serde_json::to_writer(BufWriter::new(File::create(attributes)?), &notes)?;
+    serde_json::to_writer(BufWriter::new(File::create(attributes)?), &entries)?;
     Ok(())
 }
 
-/// A line of what the system says about this process, in bytes; not a number where it says nothing.
+/// A value of `/proc/self/status` in bytes; NaN if unavailable.
 fn memory(line: &str) -> f64 {
     let Ok(file) = File::open("/proc/self/status") else { return f64::NAN };
     let found = BufReader::new(file).lines().map_while(Result::ok).find(|l| l.starts_with(line));

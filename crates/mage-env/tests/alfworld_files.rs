@@ -1,20 +1,20 @@
-//! What is said about data that is missing or is something else; no data is needed for this.
+//! Errors about missing or invalid ALFWorld data. These tests need no data.
 
 use mage_env::{
-    EnvId, EnvSpec, OptionMap, Seed, Task,
-    alfworld::{AlfworldSpec, Data, TaskKind},
+    EnvId, EnvSpec, Options, Seed, Task,
+    alfworld::{AlfworldSpec, GameDataset, TaskType},
 };
 
 fn task(options: OptionMap) -> Task {
     Task { env: EnvId::new("alfworld"), options, opponent: None, seat: 0, seed: Seed::new(7) }
 }
 
-fn official(folder: &std::path::Path) -> OptionMap {
-    OptionMap::default().with("games", "official").with("data", folder.to_str().unwrap())
+fn official(folder: &std::path::Path) -> Options {
+    Options::default().with("source", "official").with("data", folder.to_str().unwrap())
 }
 
 #[test]
-fn folders_without_games_say_what_should_be_there() {
+fn directories_without_games_report_the_expected_layout() {
     let folder = tempfile::tempdir().unwrap();
     let error = |options: OptionMap| AlfworldSpec::default().build(&task(options)).err().unwrap().to_string();
     assert!(error(official(folder.path())).contains("neither json_2.1.1/<split>"));
@@ -22,26 +22,26 @@ fn folders_without_games_say_what_should_be_there() {
     std::fs::create_dir_all(folder.path().join("json_2.1.1/train")).unwrap();
     assert!(error(official(folder.path())).contains("no games of split `train`"));
     assert!(error(official(folder.path()).with("split", "valid_seen")).contains("valid_seen"));
-    assert!(error(OptionMap::default().with("skip_bad", true)).contains("set games = \"official\""));
-    assert!(error(OptionMap::default().with("tasks", vec!["dance"])).contains("unknown variant `dance`"));
-    assert!(error(OptionMap::default().with("tasks", "dance")).contains("unknown variant `dance`"));
-    assert!(error(OptionMap::default().with("tasks", 2)).contains("expected a sort of task or a list of them"));
+    assert!(error(Options::default().with("skip_bad", true)).contains("set source = \"official\""));
+    assert!(error(Options::default().with("tasks", vec!["dance"])).contains("unknown variant `dance`"));
+    assert!(error(Options::default().with("tasks", "dance")).contains("unknown variant `dance`"));
+    assert!(error(Options::default().with("tasks", 2)).contains("expected a task type or a list of task types"));
 }
 
 #[test]
-fn one_sort_of_task_or_several_can_be_asked_for() {
-    let kinds = |options: OptionMap| -> std::collections::BTreeSet<TaskKind> {
+fn options_select_one_or_several_task_types() {
+    let kinds = |options: Options| -> std::collections::BTreeSet<TaskType> {
         let world = |i| AlfworldSpec::default().world(&Task { seed: Seed::new(i), ..task(options.clone()) });
         (0..40).map(|i| world(i).unwrap().goal().kind).collect()
     };
-    assert_eq!(kinds(OptionMap::default().with("tasks", "heat")), [TaskKind::Heat].into());
-    let two = kinds(OptionMap::default().with("tasks", vec!["look", "two"]));
-    assert_eq!(two, [TaskKind::Look, TaskKind::Two].into());
-    assert_eq!(kinds(OptionMap::default()), TaskKind::ALL.into());
+    assert_eq!(kinds(Options::default().with("tasks", "heat")), [TaskType::Heat].into());
+    let two = kinds(Options::default().with("tasks", vec!["look", "two"]));
+    assert_eq!(two, [TaskType::Look, TaskType::Two].into());
+    assert_eq!(kinds(Options::default()), TaskType::ALL.into());
 }
 
 #[test]
-fn foreign_files_are_named() {
+fn invalid_game_files_are_named_in_errors() {
     let folder = tempfile::tempdir().unwrap();
     let game = folder.path().join("json_2.1.1/train/pick_and_place_simple-Mug-None-Desk-301/trial_T1");
     std::fs::create_dir_all(&game).unwrap();
@@ -57,11 +57,11 @@ fn foreign_files_are_named() {
 }
 
 #[test]
-fn broken_archives_are_named() {
+fn invalid_archives_are_named_in_errors() {
     for (name, bytes) in [("a.tar.xz", &b"not xz"[..]), ("b.tar.zst", b"not zstd"), ("c.tar", &[7; 2000])] {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join(name), bytes).unwrap();
-        let error = Data::open(folder.path()).unwrap().split("train").err().unwrap().to_string();
+        let error = GameDataset::open(folder.path()).unwrap().split("train").err().unwrap().to_string();
         assert!(error.contains(name), "{error}");
     }
 }

@@ -1,17 +1,17 @@
-//! Problems that were tampered with: every one is refused with a reason, or can be played. The fuzz target `alfworld_game`
-//! asks the same of anything at all.
+//! Mutated problems: each is rejected with a reason or can be played. The fuzz target `alfworld_game` checks the same for
+//! arbitrary input.
 
 mod playable;
 
 use mage_env::{
     Rng, Seed,
-    alfworld::{Game, Rooms, generate, problem},
+    alfworld::{AlfworldGame, RoomSplit, generate, problem},
 };
 use playable::read_and_play;
 use rand::{RngExt, seq::IndexedRandom};
 
-/// Spoils a text in one place: a word or line lost, doubled or exchanged, a letter changed, the end cut off.
-fn spoil(text: &str, rng: &mut Rng) -> String {
+/// Mutates a text once: removes, duplicates or replaces a word or line, changes a character, or truncates the text.
+fn mutate(text: &str, rng: &mut Rng) -> String {
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     if lines.is_empty() {
         return String::new();
@@ -48,26 +48,26 @@ fn spoil(text: &str, rng: &mut Rng) -> String {
 }
 
 #[test]
-fn every_spoilt_problem_is_refused_or_played() {
-    let (mut refused, mut played) = (0, 0);
+fn every_mutated_problem_is_rejected_or_playable() {
+    let (mut rejected, mut played) = (0, 0);
     for i in 0..60 {
-        let whole = problem(&generate(Rooms::Seen, &[], Seed::new(i)).household);
-        assert!(read_and_play(&whole));
+        let original = problem(&generate(RoomSplit::Seen, &[], Seed::new(i)).household);
+        assert!(read_and_play(&original));
         let mut rng = Seed::new(i).child("spoil").rng();
         for _ in 0..40 {
-            let mut text = spoil(&whole, &mut rng);
+            let mut text = mutate(&original, &mut rng);
             for _ in 0..rng.random_range(0..3) {
-                text = spoil(&text, &mut rng);
+                text = mutate(&text, &mut rng);
             }
-            *if read_and_play(&text) { &mut played } else { &mut refused } += 1;
+            *if read_and_play(&text) { &mut played } else { &mut rejected } += 1;
         }
     }
-    assert!(refused > 500 && played > 100, "{refused} refused, {played} played");
+    assert!(rejected > 500 && played > 100, "{rejected} rejected, {played} played");
 }
 
 #[test]
-fn every_spoilt_file_is_refused_by_name() {
-    let made = generate(Rooms::Seen, &[], Seed::new(1));
+fn every_mutated_file_is_rejected_by_name() {
+    let made = generate(RoomSplit::Seen, &[], Seed::new(1));
     let file = serde_json::json!({
         "pddl_domain": "(define (domain alfred))",
         "grammar": "grammar",
@@ -75,17 +75,17 @@ fn every_spoilt_file_is_refused_by_name() {
         "solvable": true,
         "walkthrough": made.walkthrough,
     });
-    let whole = file.to_string();
-    let error = |bytes: &[u8]| Game::read(bytes, "some/game.tw-pddl").unwrap_err().to_string();
-    assert!(error(whole.as_bytes()).starts_with("some/game.tw-pddl: pddl_domain: unknown rules"));
+    let original = file.to_string();
+    let error = |bytes: &[u8]| AlfworldGame::read(bytes, "some/game.tw-pddl").unwrap_err().to_string();
+    assert!(error(original.as_bytes()).starts_with("some/game.tw-pddl: pddl_domain: unknown rules"));
     let mut rng = Seed::new(2).rng();
     for _ in 0..300 {
-        let mut bytes = whole.clone().into_bytes();
+        let mut bytes = original.clone().into_bytes();
         let at = rng.random_range(0..bytes.len());
         match rng.random_range(0..3) {
             0 => bytes.truncate(at),
             1 => bytes[at] = rng.random(),
-            _ => drop(bytes.drain(at..(at + 50).min(whole.len()))),
+            _ => drop(bytes.drain(at..(at + 50).min(original.len()))),
         }
         assert!(error(&bytes).starts_with("some/game.tw-pddl: "));
     }

@@ -1,10 +1,12 @@
-//! Official games and recordings of the original, where they are at hand.
+//! Official games and recordings of the original. These tests need the data.
 
 mod data;
 
 use mage_env::{
-    EnvId, EnvSpec, Error, OptionMap, Population, Seed, Task,
-    alfworld::{AlfworldSpec, Data, Game, LONGEST, Rooms, TaskKind, World, generate, solve},
+    EnvId, EnvSpec, Error, Options, Population, Seed, Task,
+    alfworld::{
+        AlfworldGame, AlfworldSpec, GameDataset, HouseholdWorld, MAX_SOLUTION_LEN, RoomSplit, TaskType, generate, solve,
+    },
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,7 +16,7 @@ use std::{
 };
 
 fn official(options: &[(&str, serde_json::Value)]) -> Task {
-    let options = options.iter().fold(OptionMap::default().with("games", "official"), |o, (k, v)| o.with(k, v.clone()));
+    let options = options.iter().fold(Options::default().with("source", "official"), |o, (k, v)| o.with(k, v.clone()));
     Task { env: EnvId::new("alfworld"), options, opponent: None, seat: 0, seed: Seed::new(7) }
 }
 
@@ -27,34 +29,34 @@ fn every_recorded_step_is_equal() {
 }
 
 #[test]
-fn every_walkthrough_wins_and_the_expert_wins_as_soon() {
+fn every_walkthrough_wins_and_the_expert_is_as_short() {
     let Some(folder) = data::file("alfworld") else { return };
     let mut counts: BTreeMap<String, [u32; 6]> = BTreeMap::new();
     let play = |name: &str, bytes: &[u8]| {
-        let game = Game::read(bytes, name)?;
-        let world = World::new(&game.household);
+        let game = AlfworldGame::read(bytes, name)?;
+        let world = HouseholdWorld::new(&game.household);
         let mut state = world.start().clone();
         for command in &game.walkthrough {
             assert!(!world.won(&state) && world.step(&mut state, command).1, "{name}: {command}");
         }
         assert!(world.won(&state), "{name}");
 
-        let way = solve(&world, world.start()).expect("solvable");
+        let plan = solve(&world, world.start()).expect("solvable");
         let mut state = world.start().clone();
-        for command in &way {
-            assert!(world.allows(&state, *command), "{name}: {command:?}");
+        for command in &plan {
+            assert!(world.is_admissible(&state, *command), "{name}: {command:?}");
             world.apply(&mut state, *command);
         }
         assert!(world.won(&state), "{name}");
-        assert_eq!(way.len(), game.walkthrough.len(), "{name}: {way:?}, {:?}", game.walkthrough);
-        assert!(way.len() <= LONGEST, "{name}");
+        assert_eq!(plan.len(), game.walkthrough.len(), "{name}: {plan:?}, {:?}", game.walkthrough);
+        assert!(plan.len() <= MAX_SOLUTION_LEN, "{name}");
 
-        let kind = TaskKind::ALL.iter().position(|k| *k == world.goal().kind).unwrap();
+        let kind = TaskType::ALL.iter().position(|k| *k == world.goal().kind).unwrap();
         assert!(name.contains(world.goal().kind.folder()), "{name}");
         counts.entry(name.split('/').nth(1).unwrap().to_owned()).or_default()[kind] += 1;
         Ok::<_, Error>(ControlFlow::Continue(()))
     };
-    Data::open(&folder).unwrap().visit(play).unwrap();
+    GameDataset::open(&folder).unwrap().visit(play).unwrap();
     let expected = [
         ("train", [790, 308, 650, 459, 533, 813]),
         ("valid_seen", [35, 13, 27, 16, 25, 24]),
@@ -65,7 +67,7 @@ fn every_walkthrough_wins_and_the_expert_wins_as_soon() {
 }
 
 #[test]
-fn splits_are_sorted_shared_and_dealt_without_replacement() {
+fn splits_are_sorted_shared_and_sampled_without_replacement() {
     let Some(folder) = data::file("alfworld") else { return };
     let env_spec = AlfworldSpec::default();
     let (_, population) = env_spec.populations().into_iter().find(|(name, _)| *name == "official").unwrap();
@@ -77,11 +79,11 @@ fn splits_are_sorted_shared_and_dealt_without_replacement() {
         env_spec.assign_without_replacement(&mut tasks, 0, Seed::new(1)).unwrap();
         let names: Vec<String> = tasks.iter().map(|t| t.options.0["game"].as_str().unwrap().to_owned()).collect();
         let distinct: BTreeSet<&String> = names[..size as usize].iter().collect();
-        assert_eq!(distinct.len() as u64, size, "all of them before any comes again");
+        assert_eq!(distinct.len() as u64, size, "every game occurs before any repeats");
         let mut later: Vec<Task> = (0..20).map(draw).collect();
         env_spec.assign_without_replacement(&mut later, size - 10, Seed::new(1)).unwrap();
         let again: Vec<&str> = later.iter().map(|t| t.options.0["game"].as_str().unwrap()).collect();
-        assert_eq!(again, names[size as usize - 10..], "the same row from another place");
+        assert_eq!(again, names[size as usize - 10..], "the same sequence from another offset");
         tasks.iter().for_each(|t| drop(env_spec.build(t).unwrap()));
         assert!(Arc::ptr_eq(&env_spec.world(&tasks[0]).unwrap(), &env_spec.world(&tasks[0]).unwrap()));
     }
@@ -92,28 +94,31 @@ fn splits_are_sorted_shared_and_dealt_without_replacement() {
     ]);
     assert!(
         (0..20).all(
-            |i| env_spec.world(&Task { seed: Seed::new(i), ..only.clone() }).unwrap().goal().kind == TaskKind::Cool
+            |i| env_spec.world(&Task { seed: Seed::new(i), ..only.clone() }).unwrap().goal().kind == TaskType::Cool
         )
     );
 }
 
-/// Writes generated games as files, and checks that they come back the same.
+/// Exports generated games and checks that the files parse to equal games.
 fn exported(folder: &Path, out: &Path, count: u64) -> Vec<std::path::PathBuf> {
     let env_spec = AlfworldSpec::default();
     let population = env_spec.default_population();
     let tasks: Vec<Task> = (0..count).map(|i| population.draw("train", 1, Seed::new(i)).unwrap()).collect();
     let files = env_spec.export(&tasks, out, Some(folder)).unwrap();
     for (file, task) in files.iter().zip(&tasks) {
-        let game = Game::read(&std::fs::read(file).unwrap(), "exported").unwrap();
-        let made = generate(Rooms::Seen, &[], task.seed.child("household"));
-        assert_eq!(format!("{:?}", World::new(&game.household)), format!("{:?}", World::new(&made.household)));
+        let game = AlfworldGame::read(&std::fs::read(file).unwrap(), "exported").unwrap();
+        let made = generate(RoomSplit::Seen, &[], task.seed.child("household"));
+        assert_eq!(
+            format!("{:?}", HouseholdWorld::new(&game.household)),
+            format!("{:?}", HouseholdWorld::new(&made.household))
+        );
         assert_eq!(game.walkthrough, made.walkthrough);
     }
     files
 }
 
 #[test]
-fn bad_files_are_errors_that_name_them_and_are_left_out_only_when_asked() {
+fn invalid_files_are_named_errors_and_skipped_only_on_request() {
     let Some(folder) = data::file("alfworld") else { return };
     let out = tempfile::tempdir().unwrap();
     let files = exported(&folder, out.path(), 6);
@@ -141,18 +146,18 @@ fn bad_files_are_errors_that_name_them_and_are_left_out_only_when_asked() {
     let any = |skip_bad: bool| official(&[("data", root.into()), ("skip_bad", skip_bad.into())]);
     let env_spec = AlfworldSpec::default();
     let built = (0..40).filter(|i| env_spec.build(&Task { seed: Seed::new(*i), ..any(false) }).is_ok()).count();
-    assert!((1..40).contains(&built), "bad files are drawn and fail: {built}");
+    assert!((1..40).contains(&built), "invalid files are sampled and fail: {built}");
     assert!((0..40).all(|i| env_spec.build(&Task { seed: Seed::new(i), ..any(true) }).is_ok()));
     let mut population = env_spec.default_population();
     assert!(env_spec.warnings(&population, "train").unwrap().is_empty());
     population.options = any(true).options;
     let warnings = env_spec.warnings(&population, "train").unwrap();
     assert_eq!(warnings.len(), 4);
-    assert!(warnings.iter().all(|w| w.starts_with("left out: ") && w.contains("game.tw-pddl")));
+    assert!(warnings.iter().all(|w| w.starts_with("skipped: ") && w.contains("game.tw-pddl")));
 }
 
 #[test]
-fn archives_hold_the_same_games_as_folders() {
+fn archives_contain_the_same_games_as_directories() {
     let Some(folder) = data::file("alfworld") else { return };
     let out = tempfile::tempdir().unwrap();
     exported(&folder, out.path(), 4);
@@ -160,7 +165,7 @@ fn archives_hold_the_same_games_as_folders() {
     let mut tar = tar::Builder::new(std::fs::File::create(packed.path().join("games.tar")).unwrap());
     tar.append_dir_all("json_2.1.1", out.path().join("json_2.1.1")).unwrap();
     tar.into_inner().unwrap();
-    let [tree, archive] = [out.path(), packed.path()].map(|p| Data::open(p).unwrap().split("train").unwrap());
+    let [tree, archive] = [out.path(), packed.path()].map(|p| GameDataset::open(p).unwrap().split("train").unwrap());
     assert_eq!((tree.len(), archive.len()), (4, 4));
     for (a, b) in tree.games().iter().zip(archive.games()) {
         assert_eq!(a.name(), b.name());

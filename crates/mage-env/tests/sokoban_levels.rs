@@ -3,8 +3,8 @@
 mod data;
 
 use mage_env::sokoban::{
-    Board, Generator, Level, Move, MoveEffect, Play, RoomConfig, SearchCost, SearchResult, SokobanState,
-    SolvabilityChecker, load_levels, plan, solve,
+    Generator, Move, MoveEffect, RoomConfig, SearchCost, SearchResult, SokobanBoard, SokobanEpisode, SokobanLevel,
+    SokobanState, SolvabilityChecker, load_levels, plan, solve,
 };
 use std::{
     collections::{HashSet, VecDeque},
@@ -14,22 +14,22 @@ use std::{
 /// State limit of one search.
 const STATES: usize = 4_000_000;
 
-fn levels(folder: &Path, subset: &str) -> Vec<Level> {
+fn levels(folder: &Path, subset: &str) -> Vec<SokobanLevel> {
     load_levels(&folder.join(subset)).unwrap()
 }
 
 /// `count` levels sampled at even spacing.
-fn sample(levels: &[Level], count: usize) -> impl Iterator<Item = &Level> {
+fn sample(levels: &[SokobanLevel], count: usize) -> impl Iterator<Item = &SokobanLevel> {
     levels.iter().step_by((levels.len() / count).max(1)).take(count)
 }
 
 /// Solves a level with the fewest pushes and replays the solution.
-fn solve_and_check(level: &Level) {
-    let (board, start) = Board::new(level).unwrap();
+fn solve_and_check(level: &SokobanLevel) {
+    let (board, start) = SokobanBoard::new(level).unwrap();
     let SearchResult::Solved(solution) = solve(&board, start, SearchCost::Pushes, STATES) else {
         panic!("not solved:\n{level}")
     };
-    let mut play = Play::new(&board, start);
+    let mut play = SokobanEpisode::new(&board, start);
     let mut pushes = 0;
     for direction in &solution.moves {
         let before = play.state.boxes;
@@ -49,9 +49,9 @@ fn all_levels_load() {
     let all = levels(&folder, "");
     assert_eq!(all.len(), 5332);
     for level in &all {
-        let (board, _) = Board::new(level).unwrap();
+        let (board, _) = SokobanBoard::new(level).unwrap();
         assert_eq!((level.rows(), level.cols(), board.boxes()), (10, 10, 4));
-        assert_eq!(Level::parse(&level.to_string(), "again").unwrap(), *level);
+        assert_eq!(SokobanLevel::parse(&level.to_string(), "again").unwrap(), *level);
     }
 }
 
@@ -77,7 +77,7 @@ fn solver_and_table_agree_along_random_walks() {
     let levels = levels(&folder, "unfiltered/test");
     let (mut open, mut dead) = (0, 0);
     for (i, level) in sample(&levels, 4).enumerate() {
-        let (board, start) = Board::new(level).unwrap();
+        let (board, start) = SokobanBoard::new(level).unwrap();
         let mut rng = mage_env::Seed::new(i as u64).rng();
         let mut solvable = SolvabilityChecker::new(u32::MAX);
         let mut state = start;
@@ -110,7 +110,7 @@ fn solutions_are_optimal() {
     let mut generator = Generator::new(config).unwrap();
     for seed in 0..300 {
         let room = generator.room(seed).unwrap();
-        let (board, start) = Board::new(&room.level).unwrap();
+        let (board, start) = SokobanBoard::new(&room.level).unwrap();
         let solved = |cost| match solve(&board, start, cost, STATES) {
             SearchResult::Solved(s) => s,
             other => panic!("{other:?}"),
@@ -121,7 +121,7 @@ fn solutions_are_optimal() {
 }
 
 /// 0-1 breadth-first search in which only pushes cost.
-fn fewest_pushes(board: &Board, start: SokobanState) -> u32 {
+fn fewest_pushes(board: &SokobanBoard, start: SokobanState) -> u32 {
     let mut done = HashSet::new();
     let mut queue = VecDeque::from([(start, 0)]);
     while let Some((s, pushes)) = queue.pop_front() {
@@ -146,7 +146,7 @@ fn fewest_pushes(board: &Board, start: SokobanState) -> u32 {
 #[test]
 fn each_cost_is_minimised() {
     let text = "##########\n#        #\n# $  .   #\n# ## ##  #\n#@  $  . #\n##########";
-    let (board, start) = Board::new(&Level::parse(text, "t").unwrap()).unwrap();
+    let (board, start) = SokobanBoard::new(&SokobanLevel::parse(text, "t").unwrap()).unwrap();
     let solved = |cost| match solve(&board, start, cost, STATES) {
         SearchResult::Solved(s) => s,
         other => panic!("{other:?}"),

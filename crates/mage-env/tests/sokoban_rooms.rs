@@ -1,8 +1,8 @@
 //! Generated rooms: solvability, determinism, splits and option errors.
 
 use mage_env::{
-    End, EnvId, OptionMap, Outcome, ParsedAction, Population, Registry, Seed, Task,
-    sokoban::{Board, Generator, Play, RoomConfig, SolvabilityChecker, plan, shortest_path},
+    End, EnvId, Options, Outcome, ParsedAction, Population, Registry, Seed, Task,
+    sokoban::{Generator, RoomConfig, SokobanBoard, SokobanEpisode, SolvabilityChecker, plan, shortest_path},
 };
 
 /// Checks that every room's shortest solution lies within the window. The forward search is independent of the
@@ -12,15 +12,15 @@ fn every_room_is_solvable_within_the_window(seeds: impl Iterator<Item = u32>, bo
     let mut generator = Generator::new(config).unwrap();
     for seed in seeds {
         let room = generator.room(seed).unwrap();
-        let (board, start) = Board::new(&room.level).unwrap();
+        let (board, start) = SokobanBoard::new(&room.level).unwrap();
         let path = shortest_path(&board, start, config.max_solution).expect("solvable");
         assert!(path.len() as u32 >= config.min_solution, "seed {seed}: {} moves", path.len());
         assert_eq!(room.solution, Some(path.len() as u32));
-        let mut play = Play::new(&board, start);
+        let mut play = SokobanEpisode::new(&board, start);
         let mut solvable = SolvabilityChecker::new(config.search_depth);
         let (last, before) = path.split_last().unwrap();
         for direction in before {
-            assert_eq!(play.step(&board, Some(*direction), 30, &mut solvable).over, None, "seed {seed}");
+            assert_eq!(play.step(&board, Some(*direction), 30, &mut solvable).termination, None, "seed {seed}");
         }
         assert!(play.step(&board, Some(*last), 30, &mut solvable).solved, "seed {seed}");
     }
@@ -64,7 +64,7 @@ fn rooms_larger_than_64_cells_are_generated_and_planned() {
     let mut generator = Generator::new(config).unwrap();
     for seed in 0..5 {
         let room = generator.room(seed).unwrap();
-        let (board, start) = Board::new(&room.level).unwrap();
+        let (board, start) = SokobanBoard::new(&room.level).unwrap();
         assert_eq!(plan(&board, start).map(|p| p.len() as u32), room.solution);
     }
 }
@@ -134,8 +134,8 @@ fn invalid_options_are_named() {
     assert!(err(with("boxs", 2.into())).contains("unknown field `boxs`"));
     assert!(err(with("boxes", serde_json::json!([]))).contains("empty list"));
     assert!(err(with("seeds", serde_json::json!([5, 5]))).contains("is an empty range"));
-    assert!(err(with("moves_per_turn", 0.into())).contains("1 to 100"));
-    assert!(err(with("turns", "fair".into())).contains("corrected"));
+    assert!(err(with("moves_per_action", 0.into())).contains("1 to 100"));
+    assert!(err(with("step_rules", "fair".into())).contains("corrected"));
     let missing = err(with("levels", "no/such/file.txt".into()));
     assert!(missing.starts_with("no/such/file.txt: no such level file or directory") && missing.contains("MAGE_DATA"));
     let folder = std::env::temp_dir().join(format!("mage-sokoban-levels-{}", std::process::id()));

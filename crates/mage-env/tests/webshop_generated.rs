@@ -1,9 +1,9 @@
-//! Does the shop work without anybody's files? Everything here runs on the generated catalogue.
+//! WebShop on a generated catalogue. These tests need no data.
 
 use mage_env::{
     End, Env, EnvId, EnvSpec, Error, OptionMap, Outcome, ParsedAction, Population, PromptView, Registry,
     ScriptedAgentQuery, Seed, Step, Task,
-    webshop::{Split, WebshopSpec},
+    webshop::{GoalSplit, WebshopSpec},
 };
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -16,8 +16,8 @@ fn shop(options: OptionMap, seed: u64) -> Box<dyn Env> {
     Registry::builtin().build(&task(options, seed)).unwrap()
 }
 
-fn refusal(options: OptionMap) -> Error {
-    Registry::builtin().build(&task(options, 0)).err().expect("refused")
+fn build_error(options: Options) -> Error {
+    Registry::builtin().build(&task(options, 0)).err().expect("an error")
 }
 
 fn act(env: &mut dyn Env, text: &str) -> Step {
@@ -29,7 +29,7 @@ fn instruction(env: &mut dyn Env, episode: u32) -> String {
     first.strip_prefix("WebShop [SEP] Instruction: [SEP] ").unwrap().strip_suffix(" [SEP] Search").unwrap().to_owned()
 }
 
-/// The clicks of a whole purchase of the first result.
+/// Searches and buys the first result.
 fn buy_first(env: &mut dyn Env, words: &str) -> Step {
     act(env, &format!("search[{words}]"));
     act(env, "I1");
@@ -61,20 +61,24 @@ fn pages_follow_clicks() {
     );
     let before = env.anchor();
     let chosen = act(&mut *env, "V1");
-    assert_eq!(chosen.observation.text, item.observation.text, "choosing shows nothing");
-    assert_ne!(env.anchor(), before, "but it is another state");
+    assert_eq!(chosen.observation.text, item.observation.text, "choosing an option does not change the page");
+    assert_ne!(env.anchor(), before, "but it changes the anchor");
     assert!(act(&mut *env, "DESC").observation.text.contains("Among its strengths"));
     assert!(act(&mut *env, "< prev").end.is_none(), "not an action");
     assert!(act(&mut *env, "click[< prev]").observation.compact.starts_with("item"));
-    assert!(env.anchor() != before, "the choice is kept");
+    assert!(env.anchor() != before, "the chosen option is kept");
     act(&mut *env, "PREV");
-    assert_eq!(act(&mut *env, "I1").observation.compact.matches("have").count(), 0, "leaving the product forgets it");
+    assert_eq!(
+        act(&mut *env, "I1").observation.compact.matches("have").count(),
+        0,
+        "leaving the product discards the choice"
+    );
     assert!(act(&mut *env, "click[back to search]").observation.text.starts_with("WebShop"));
 }
 
 #[test]
-fn what_cannot_be_done_costs_the_turn_and_nothing_else() {
-    let mut env = shop(OptionMap::default(), 2);
+fn invalid_actions_cost_only_the_turn() {
+    let mut env = shop(Options::default(), 2);
     let first = env.reset(0);
     for text in ["click[buy now]", "click[search]", "think[hmm]", "buy", "", "search[]", "I1"] {
         let step = act(&mut *env, text);
@@ -86,8 +90,8 @@ fn what_cannot_be_done_costs_the_turn_and_nothing_else() {
 }
 
 #[test]
-fn a_purchase_is_scored_and_ends_the_visit() {
-    let mut env = shop(OptionMap::default(), 3);
+fn a_purchase_is_scored_and_ends_the_episode() {
+    let mut env = shop(Options::default(), 3);
     env.reset(0);
     let step = buy_first(&mut *env, "plant pots");
     let Some(End::Terminated { outcome, score }) = step.end else { panic!("{step:?}") };
@@ -95,11 +99,11 @@ fn a_purchase_is_scored_and_ends_the_visit() {
     assert!(step.observation.text.starts_with("Thank you for shopping with us! [SEP] Your code: [SEP] None"));
     assert_eq!(env.legal(), Some(vec![]));
     let after = act(&mut *env, "search[more]");
-    assert!(!after.valid && after.reward == 0.0, "nothing is earned twice");
+    assert!(!after.valid && after.reward == 0.0, "a purchase is rewarded once");
 }
 
 #[test]
-fn every_listed_action_can_be_done_and_both_names_mean_the_same() {
+fn every_legal_action_is_valid_in_full_and_compact_form() {
     for seed in 0..20 {
         let mut env = shop(OptionMap::default().with("show_attributes", true), seed);
         env.reset(0);
@@ -122,8 +126,8 @@ fn every_listed_action_can_be_done_and_both_names_mean_the_same() {
 }
 
 #[test]
-fn restarting_keeps_the_goal_unless_the_fault_is_wanted() {
-    let mut env = shop(OptionMap::default(), 4);
+fn resetting_keeps_the_goal_unless_faithful() {
+    let mut env = shop(Options::default(), 4);
     let goal = instruction(&mut *env, 0);
     buy_first(&mut *env, &goal);
     assert_eq!(instruction(&mut *env, 1), goal);
@@ -135,17 +139,20 @@ fn restarting_keeps_the_goal_unless_the_fault_is_wanted() {
     assert_eq!(instruction(&mut *env, 1), goal);
     assert!(act(&mut *env, "search[cups]").observation.text.starts_with("'Back"), "without a purchase the goal stays");
     buy_first(&mut *env, &goal);
-    assert_eq!(instruction(&mut *env, 2), goal, "the prompt goes on naming the first goal");
+    assert_eq!(instruction(&mut *env, 2), goal, "the first page still shows the first goal");
     let results = act(&mut *env, "search[cups]").observation.text;
     assert!(results.starts_with("Instruction: [SEP] Look for ") && !results.contains(&goal), "{results}");
     env.reset(0);
-    assert!(act(&mut *env, "search[cups]").observation.text.starts_with("'Back"), "a fresh start has the task's goal");
+    assert!(
+        act(&mut *env, "search[cups]").observation.text.starts_with("'Back"),
+        "a reset at episode 0 restores the task's goal"
+    );
 }
 
 #[test]
-fn pages_come_in_the_originals_two_forms_too() {
-    let mut text = shop(OptionMap::default().with("observation", "text"), 5);
-    let mut rich = shop(OptionMap::default().with("observation", "text_rich"), 5);
+fn pages_are_available_in_both_formats_of_the_original() {
+    let mut text = shop(Options::default().with("observation", "text"), 5);
+    let mut rich = shop(Options::default().with("observation", "text_rich"), 5);
     let first = rich.reset(0).text;
     assert!(first.starts_with("WebShop\nInstruction: \nLook for ") && first.ends_with("\n[button] Search [button_]\n"));
     text.reset(0);
@@ -158,58 +165,64 @@ fn pages_come_in_the_originals_two_forms_too() {
     assert!(chosen.starts_with(&format!("You have clicked {value}.\nInstruction:\n")), "{chosen}");
     assert!(chosen.contains(&format!("\n  [clicked button] {value} [clicked button_]\n")));
     let back = act(&mut *rich, "PREV").observation.text;
-    assert!(back.contains("\n\n[clicked button] G0"), "looked at: {back}");
+    assert!(back.contains("\n\n[clicked button] G0"), "visited: {back}");
 }
 
 #[test]
-fn splits_share_no_goal_and_the_released_ones_do() {
+fn splits_are_disjoint_and_the_released_ones_overlap() {
     let env_spec = WebshopSpec;
     let population = env_spec.default_population();
     let goals = |split: &str| -> BTreeSet<String> {
         let drawn = (0..400).map(|i| population.draw(split, 1, Seed::new(i)).unwrap());
         drawn.map(|t| instruction(&mut *env_spec.build(&t).unwrap(), 0)).collect()
     };
-    let [train, near, far] = ["train", "in-domain", "out-of-domain"].map(goals);
-    assert!(train.is_disjoint(&near) && train.is_disjoint(&far) && near.is_disjoint(&far));
-    assert!(train.len() > 300, "draws differ");
-    // Prices and limits differ by worker, so compare what is asked for.
-    let asked = |s: BTreeSet<String>| -> BTreeSet<String> {
+    let [train, in_domain, out_of_domain] = ["train", "in-domain", "out-of-domain"].map(goals);
+    assert!(
+        train.is_disjoint(&in_domain) && train.is_disjoint(&out_of_domain) && in_domain.is_disjoint(&out_of_domain)
+    );
+    assert!(train.len() > 300, "goals vary");
+    // Prices and limits depend on the worker's seed, so they are removed.
+    let unpriced = |s: BTreeSet<String>| -> BTreeSet<String> {
         s.iter().map(|t| t.split(", and price").next().unwrap().to_owned()).collect()
     };
-    let leaking = asked(goals("reference-train")).intersection(&asked(goals("reference-validation"))).count();
+    let leaking = unpriced(goals("reference-train")).intersection(&unpriced(goals("reference-validation"))).count();
     assert!(leaking > 5, "{leaking}");
 }
 
 #[test]
-fn settings_that_make_no_sense_are_named() {
-    let with = |key: &str, value: serde_json::Value| refusal(OptionMap::default().with(key, value)).to_string();
+fn invalid_options_are_named() {
+    let with = |key: &str, value: serde_json::Value| build_error(Options::default().with(key, value)).to_string();
     assert!(with("colour", "red".into()).contains("unknown field `colour`"));
     assert!(with("products", 0.into()).contains("at least one product"));
     assert!(with("products", 100_000_000.into()).contains("at most"));
-    assert!(with("goals", "human".into()).contains("nobody wrote wishes for generated products; set goals=synthetic"));
-    assert!(with("goal", 99_999_999.into()).contains("there is no goal 99999999"));
-    // Small shops may ask for nothing at all, or for nothing in a split.
-    let small = |n: u64| task(OptionMap::default().with("products", n).with("split", "in-domain"), 0);
-    let said: Vec<String> =
+    assert!(
+        with("goals", "human".into())
+            .contains("generated products have no instructions written by people; set goals=synthetic")
+    );
+    assert!(with("goal_index", 99_999_999.into()).contains("no goal 99999999"));
+    // Small catalogues may have no goals at all, or none in a split.
+    let small = |n: u64| task(Options::default().with("products", n).with("split", "in-domain"), 0);
+    let errors: Vec<String> =
         (1..=10).filter_map(|n| Registry::builtin().build(&small(n)).err()).map(|e| e.to_string()).collect();
-    let nothing = "of the products made up happens to come with a wish; set products to a larger number";
-    assert!(said.iter().any(|e| e.contains(nothing)), "{said:?}");
-    let elsewhere = |e: &String| e.contains("split in-domain: none of the catalogue's") && e.contains("(train ");
-    assert!(said.iter().any(elsewhere), "{said:?}");
-    let small = OptionMap::default().with("products", 20).with("split", "reference-train");
-    assert!(refusal(small).to_string().contains("option split"));
-    let missing = OptionMap::default().with("catalogue", "official").with("data", "/nowhere");
-    assert!(refusal(missing).to_string().contains("/nowhere: there is no items_shuffle.json"));
+    let nothing = "none of the generated products has an instruction; increase `products`";
+    assert!(errors.iter().any(|e| e.contains(nothing)), "{errors:?}");
+    let elsewhere =
+        |e: &String| e.contains("split in-domain: contains none of the catalogue's") && e.contains("(train ");
+    assert!(errors.iter().any(elsewhere), "{errors:?}");
+    let small = Options::default().with("products", 20).with("split", "reference-train");
+    assert!(build_error(small).to_string().contains("option split"));
+    let missing = Options::default().with("catalogue", "official").with("data", "/nowhere");
+    assert!(build_error(missing).to_string().contains("/nowhere: neither items_shuffle.json nor "));
     let env_spec = WebshopSpec;
     let text = "env = \"webshop\"\n[[opponent]]\nname = \"x\"\nkind = \"x\"";
     let crowd = Population::from_toml(text, "p.toml").unwrap();
-    assert!(env_spec.check(&crowd).unwrap_err().to_string().contains("no opponents"));
+    assert!(env_spec.check(&crowd).unwrap_err().to_string().contains("has opponents"));
     assert!(env_spec.check(&env_spec.default_population()).is_ok());
-    assert_eq!(Split::ALL.len(), env_spec.default_population().splits().count());
+    assert_eq!(GoalSplit::ALL.len(), env_spec.default_population().splits().count());
 }
 
-/// Plays a reference through the environment alone; the compact memory is what it wrote itself.
-fn played(name: &str, tasks: u64, episodes: u32, meddled_in: &[u32]) -> Vec<u32> {
+/// Plays a scripted agent; its memory contains its own reflections. Turns in `overridden` take another action.
+fn played(name: &str, tasks: u64, episodes: u32, overridden: &[u32]) -> Vec<u32> {
     let env_spec = WebshopSpec;
     let population = env_spec.default_population();
     let query = ScriptedAgentQuery { name, population: &population, split: "in-domain", episodes };
@@ -228,8 +241,7 @@ fn played(name: &str, tasks: u64, episodes: u32, meddled_in: &[u32]) -> Vec<u32>
                 let seen =
                     PromptView { episode, memory: &memory, observation: &now.compact, legal: &legal, history: &done };
                 let mut action = agent.act(&seen);
-                // Now and then somebody else has a hand in it.
-                if meddled_in.contains(&turn) {
+                if overridden.contains(&turn) {
                     action = legal[(i as usize + turn as usize) % legal.len()].clone();
                     if action == "BUY" {
                         action = "HOME".to_owned();
@@ -237,7 +249,7 @@ fn played(name: &str, tasks: u64, episodes: u32, meddled_in: &[u32]) -> Vec<u32>
                 }
                 let action = env.parse(&action);
                 let step = env.step(&action);
-                assert!(step.valid, "{name} does what is possible");
+                assert!(step.valid, "{name} chooses legal actions");
                 if let ParsedAction::Act(action) = action {
                     done.push(action);
                 }
@@ -255,34 +267,37 @@ fn played(name: &str, tasks: u64, episodes: u32, meddled_in: &[u32]) -> Vec<u32>
 }
 
 #[test]
-fn the_told_buyer_always_succeeds_and_the_reader_learns_from_failing() {
-    assert_eq!(played("told", 150, 1, &[]), [150]);
-    // It goes back to what was perfect and tries something else where nothing was.
-    let reader = played("reader", 150, 4, &[]);
-    assert!(reader[0] > 30 && reader[3] < 150 && reader.is_sorted() && reader[3] > reader[0], "{reader:?}");
+fn the_oracle_always_succeeds_and_the_heuristic_improves_over_episodes() {
+    assert_eq!(played("oracle", 150, 1, &[]), [150]);
+    // It repeats a perfect purchase and tries another product otherwise.
+    let heuristic = played("heuristic", 150, 4, &[]);
+    assert!(
+        heuristic[0] > 30 && heuristic[3] < 150 && heuristic.is_sorted() && heuristic[3] > heuristic[0],
+        "{heuristic:?}"
+    );
 }
 
 #[test]
-fn the_told_buyer_finds_its_way_back() {
-    let bought = played("told", 150, 1, &[1, 3])[0];
-    assert!(bought >= 140, "{bought}: what is chosen for it cannot always be mended in twelve turns");
+fn the_oracle_recovers_from_overridden_actions() {
+    let bought = played("oracle", 150, 1, &[1, 3])[0];
+    assert!(bought >= 140, "{bought}: overridden actions cannot always be undone within twelve turns");
 }
 
 #[test]
-fn compact_words_are_all_in_the_vocabulary_and_always_as_many() {
+fn compact_observations_use_the_vocabulary_and_have_a_fixed_length() {
     let env_info = WebshopSpec.info();
     let known: BTreeSet<&str> = env_info.compact_words.iter().map(String::as_str).chain(["_"]).collect();
     assert_eq!(known.len(), env_info.compact_words.len() + 1, "no word twice");
     let mut env = shop(OptionMap::default(), 6);
     let mut lengths = BTreeSet::new();
-    let mut look = |text: &str| {
+    let mut check = |text: &str| {
         assert!(text.split(' ').all(|w| known.contains(w)), "{text}");
         lengths.insert(text.split(' ').count());
     };
-    look(&env.reset(0).compact);
+    check(&env.reset(0).compact);
     for action in ["SEARCH", "NEXT", "I3", "FEAT", "PREV", "V2", "BUY"] {
         assert!(env.compact_legal().unwrap().iter().all(|w| known.contains(w.as_str())));
-        look(&act(&mut *env, action).observation.compact);
+        check(&act(&mut *env, action).observation.compact);
     }
     assert_eq!(lengths.len(), 1);
 }
@@ -290,7 +305,7 @@ fn compact_words_are_all_in_the_vocabulary_and_always_as_many() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn nothing_written_can_break_the_shop(words in prop::collection::vec(prop_oneof![
+    fn arbitrary_actions_never_break_the_shop(words in prop::collection::vec(prop_oneof![
         any::<String>(),
         "search\\[[a-z<> ]{0,12}\\]",
         "click\\[[a-z <>]{0,8}\\]",

@@ -1,6 +1,6 @@
-//! Is the shop the original's? Replays recordings of it on the official set of 1,000 products.
+//! Conformance of WebShop with recordings of the original on the official 1,000 products.
 //!
-//! The files are not part of this repository: set `MAGE_DATA` to the folder that holds `webshop/`, or put it into `data/`.
+//! The data is not part of the repository: set `MAGE_DATA` to the directory that contains `webshop/`, or put it into `data/`.
 
 mod data;
 
@@ -17,14 +17,14 @@ fn replay(folder: &Path, file: &str) -> Conformance {
 }
 
 #[test]
-fn every_search_finds_the_same_fifty_in_order() {
+fn every_search_returns_the_recorded_fifty_hits_in_order() {
     let Some(folder) = data::file("webshop") else { return };
     let report = replay(&folder, "search_goldens.jsonl.gz");
     assert_eq!(report.compared["searches, hits in order"], 189);
 }
 
 #[test]
-fn every_page_clickable_and_partial_score_is_the_same() {
+fn every_page_clickable_and_partial_score_equals_the_recording() {
     let Some(folder) = data::file("webshop") else { return };
     let report = replay(&folder, "episode_goldens.jsonl.gz");
     assert_eq!((report.compared["goals"], report.compared["prices"]), (78, 78));
@@ -35,7 +35,7 @@ fn every_page_clickable_and_partial_score_is_the_same() {
 }
 
 #[test]
-fn the_index_holds_the_same_words() {
+fn the_index_has_the_terms_of_the_original() {
     let Some(folder) = data::file("webshop") else { return };
     let files = OfficialFiles::in_folder(&folder).unwrap();
     let shop = Shop::new(files.read(ReadOptions { limit: None, skip_duplicates: false }).unwrap()).unwrap();
@@ -45,7 +45,7 @@ fn the_index_holds_the_same_words() {
 }
 
 #[test]
-fn goals_and_prices_are_those_of_the_originals_seed() {
+fn goals_and_prices_equal_those_of_the_original_seed() {
     let Some(folder) = data::file("webshop") else { return };
     let recorded: serde_json::Value =
         serde_json::from_str(&std::fs::read_to_string(folder.join("goals_seed0.json")).unwrap()).unwrap();
@@ -54,7 +54,7 @@ fn goals_and_prices_are_those_of_the_originals_seed() {
         let options = OptionMap::default().with("catalogue", "official").with("data", folder.to_str().unwrap());
         let task = Task {
             env: EnvId::new("webshop"),
-            options: options.with("goal", goal),
+            options: options.with("goal_index", goal),
             opponent: None,
             seat: 0,
             seed: Seed::new(0),
@@ -64,21 +64,21 @@ fn goals_and_prices_are_those_of_the_originals_seed() {
     let count = recorded["n_goals"].as_u64().unwrap();
     let first = recorded["first20"].as_array().unwrap().iter().zip(0..);
     let last = recorded["last5"].as_array().unwrap().iter().zip(count - 5..);
-    for (goal, place) in first.chain(last) {
+    for (goal, index) in first.chain(last) {
         let expected = format!("WebShop [SEP] Instruction: [SEP] {} [SEP] Search", goal[1].as_str().unwrap());
-        assert_eq!(begin(place).unwrap(), expected, "goal {place}");
+        assert_eq!(begin(index).unwrap(), expected, "goal {index}");
     }
-    assert!(begin(count).err().unwrap().to_string().contains("goals are 0 to 6909"));
+    assert!(begin(count).err().unwrap().to_string().contains("valid indices are 0 to 6909"));
 }
 
 #[test]
-fn people_have_thirteen_wishes_for_these_products() {
+fn thirteen_human_instructions_exist_for_these_products() {
     let Some(folder) = data::file("webshop") else { return };
     let env_spec = Registry::builtin().get("webshop").unwrap().clone();
     let mut texts = std::collections::BTreeSet::new();
     for goal in 0..13 {
-        let options = OptionMap::default().with("catalogue", "official").with("data", folder.to_str().unwrap());
-        let options = options.with("goals", "human").with("goal", goal);
+        let options = Options::default().with("catalogue", "official").with("data", folder.to_str().unwrap());
+        let options = options.with("goals", "human").with("goal_index", goal);
         let task = Task { env: EnvId::new("webshop"), options, opponent: None, seat: 0, seed: Seed::new(0) };
         texts.insert(env_spec.build(&task).unwrap().reset(0).text);
     }

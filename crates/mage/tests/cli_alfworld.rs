@@ -50,7 +50,7 @@ fn what_is_needed_to_play_or_write_files_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
     let cases: &[(&[&str], i32, &str)] = &[
-        (&["play", "alfworld", "--skip-bad"], 2, "games = \"official\""),
+        (&["play", "alfworld", "--skip-bad"], 2, "source = \"official\""),
         (&["play", "alfworld", "--option", "rooms=green"], 2, "expected `seen` or `unseen`"),
         (&["env", "generate", "alfworld", "--out", path, "--data", path], 2, "neither json_2.1.1/<split>"),
         (&["env", "generate", "kuhn", "--out", path], 2, "cannot be written"),
@@ -112,6 +112,6 @@ fn written_games_are_played_like_official_ones_and_bad_files_are_named() {
     let output = mage(&[&eval[..], &["--skip-bad", "--quiet"]].concat());
     assert!(output.status.success(), "{}", text(&output));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("left out") && said.contains(files[2]), "{said}");
+    assert!(said.contains("skipped: ") && said.contains(files[2]), "{said}");
     assert_eq!(won(&serde_json::from_slice(&output.stdout).unwrap(), 0), 1.0);
 }

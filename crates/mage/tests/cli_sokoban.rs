@@ -31,7 +31,7 @@ fn the_rules_explain_every_sign_that_is_drawn_and_the_turns_there_are() {
     std::fs::write(&path, "########\n#@.$ * #\n#      #\n########\n").unwrap();
     let levels = format!("levels={}", path.display());
     let args =
-        ["play", "sokoban", "--episodes", "1", "--max-turns", "4", "--option", &levels, "--option", "moves_per_turn=5"];
+        ["play", "sokoban", "--episodes", "1", "--max-turns", "4", "--option", &levels, "--option", "moves_per_action=5"];
     let shown = stdout(&mage_with_input(&args, "?\nr\nl, d, d, d, u\nq\n"));
     let (before, rest) = shown.split_once("You play Sokoban").unwrap();
     let (rules, after) = rest.split_once("your move").unwrap();
@@ -101,7 +101,7 @@ fn splits_are_listed_with_their_turns() {
     for split in ["train", "in-domain", "out-of-domain", "boxoban", "boxoban-medium", "boxoban-hard"] {
         assert!(said.lines().any(|l| l.split_whitespace().next() == Some(split)), "{split}: {said}");
     }
-    let report = json(&mage(&["env", "show", "sokoban", "--json", "--option", "moves_per_turn=1"]));
+    let report = json(&mage(&["env", "show", "sokoban", "--json", "--option", "moves_per_action=1"]));
     let turns = |name: &str| {
         let splits = report["splits"].as_array().unwrap();
         splits.iter().find(|s| s["name"] == name).unwrap()["max_turns"].as_u64().unwrap()
@@ -186,7 +186,7 @@ fn sokoban_is_evaluated_by_rule_in_every_split() {
         assert_eq!(won(&report(&["--policy", "optimal", "--split", split])), 1.0, "{split}");
     }
     assert!(won(&report(&["--policy", "random"])) < 0.3);
-    assert_eq!(won(&report(&["--policy", "optimal", "--option", "turns=faithful", "--option", "boxes=1"])), 1.0);
+    assert_eq!(won(&report(&["--policy", "optimal", "--option", "step_rules=faithful", "--option", "boxes=1"])), 1.0);
     assert_eq!(won(&report(&["--policy", "optimal", "--max-turns", "1"])), 0.0, "three moves solve nothing");
 }
 

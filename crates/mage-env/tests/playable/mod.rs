@@ -1,8 +1,8 @@
-//! Can whatever is read as a household be played? Shared by a test and a fuzz target.
+//! Parses a problem and plays it. Shared by a test and a fuzz target.
 
-use mage_env::alfworld::{World, opening, read_problem, solve};
+use mage_env::alfworld::{HouseholdWorld, initial_observation, read_problem, solve};
 
-/// Reads any text as a problem. An error names a line; a household can be played, and what the expert does wins.
+/// Parses a text as a problem. An error must name the line; a parsed household must be playable, and the expert's plan must win.
 pub(crate) fn read_and_play(text: &str) -> bool {
     let household = match read_problem(text, "Your task is to: fuzz.") {
         Ok(household) => household,
@@ -11,18 +11,21 @@ pub(crate) fn read_and_play(text: &str) -> bool {
             return false;
         }
     };
-    let world = World::new(&household);
-    assert!(opening(&world).ends_with("fuzz."));
+    let world = HouseholdWorld::new(&household);
+    assert!(initial_observation(&world).ends_with("fuzz."));
     let mut state = world.start().clone();
-    for turn in 0..8 {
-        let offers = world.admissible(&state);
-        let words: Vec<String> = offers.iter().map(|c| world.write(*c)).collect();
-        assert!(words.is_sorted() && offers.iter().zip(&words).all(|(c, w)| world.read(w) == Some(*c)), "{words:?}");
-        let (seen, allowed) = world.step(&mut state, &words[turn * 7 % words.len()]);
-        assert!(allowed && !seen.is_empty());
+    for step in 0..8 {
+        let commands = world.admissible_commands(&state);
+        let words: Vec<String> = commands.iter().map(|c| world.format_command(*c)).collect();
+        assert!(
+            words.is_sorted() && commands.iter().zip(&words).all(|(c, w)| world.parse_command(w) == Some(*c)),
+            "{words:?}"
+        );
+        let (feedback, admissible) = world.step(&mut state, &words[step * 7 % words.len()]);
+        assert!(admissible && !feedback.is_empty());
     }
-    if let Some(way) = solve(&world, &state) {
-        way.into_iter().for_each(|c| world.apply(&mut state, c));
+    if let Some(plan) = solve(&world, &state) {
+        plan.into_iter().for_each(|c| world.apply(&mut state, c));
         assert!(world.won(&state));
     }
     true

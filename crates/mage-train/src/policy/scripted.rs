@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn expert_responses_are_valid_in_either_form() {
-        for (env, expert) in [("webshop", "told"), ("alfworld", "expert"), ("tictactoe", "bayes"), ("kuhn", "bayes")] {
+        for (env, expert) in [("webshop", "oracle"), ("alfworld", "expert"), ("tictactoe", "bayes"), ("kuhn", "bayes")] {
             for (form, epsilon) in [
                 (PromptForm::Compact, 0.0),
                 (PromptForm::Compact, 0.3),
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn informed_experts_succeed_in_either_form() {
-        for (env, expert) in [("webshop", "told"), ("alfworld", "expert")] {
+        for (env, expert) in [("webshop", "oracle"), ("alfworld", "expert")] {
             for form in [PromptForm::Compact, PromptForm::Full] {
                 let won = |epsilon| {
                     let trajectories = expert_play(env, expert, form, epsilon);

@@ -1,16 +1,16 @@
-//! What can be done?
+//! Commands: parsing, admissibility and effects.
 //!
-//! Commands are understood only in the exact words of the original, and only where the original offers them.
+//! A command is recognised only in the exact words of the original, and executed only where the original admits it.
 
 use super::{
-    state::{Mark, State},
+    state::{HouseholdState, ObjectFlag},
     text,
-    world::{Named, Use, World},
+    world::{Appliance, Entity, HouseholdWorld},
 };
 
-/// A command, its words understood.
+/// A parsed command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Command {
+pub enum AlfworldCommand {
     /// `look`
     Look,
     /// `inventory`
@@ -24,9 +24,9 @@ pub enum Command {
     /// `close R`
     Close(u16),
     /// `examine R`
-    ExaminePlace(u16),
+    ExamineReceptacle(u16),
     /// `examine O`
-    ExamineThing(u16),
+    ExamineObject(u16),
     /// `take O from R`
     Take(u16, u16),
     /// `move O to R`
@@ -38,217 +38,222 @@ pub enum Command {
     /// `cool O with R`
     Cool(u16, u16),
     /// `use O`
-    Use(u16),
+    UseObject(u16),
     /// `slice O with O`
     Slice(u16, u16),
 }
 
-impl World {
-    /// Reads a command in the original's words; white space around it does not matter. `None` if it names nothing here.
-    pub fn read(&self, text: &str) -> Option<Command> {
+impl HouseholdWorld {
+    /// Parses a command in the original's words, ignoring surrounding white space. `None` if it is not a command or names an
+    /// unknown entity.
+    pub fn parse_command(&self, text: &str) -> Option<AlfworldCommand> {
         let text = text.trim();
         match text {
-            "look" => return Some(Command::Look),
-            "inventory" => return Some(Command::Inventory),
-            "help" => return Some(Command::Help),
+            "look" => return Some(AlfworldCommand::Look),
+            "inventory" => return Some(AlfworldCommand::Inventory),
+            "help" => return Some(AlfworldCommand::Help),
             _ => {}
         }
-        let place = |name: &str| match self.find(name) {
-            Some(Named::Place(p)) => Some(p),
+        let receptacle = |name: &str| match self.entity_named(name) {
+            Some(Entity::Receptacle(p)) => Some(p),
             _ => None,
         };
-        let thing = |name: &str| match self.find(name) {
-            Some(Named::Thing(t)) => Some(t),
+        let object = |name: &str| match self.entity_named(name) {
+            Some(Entity::Object(t)) => Some(t),
             _ => None,
         };
         let into = |rest: &str, between: &str| {
             let (t, p) = rest.split_once(between)?;
-            Some((thing(t)?, place(p)?))
+            Some((object(t)?, receptacle(p)?))
         };
         let (verb, rest) = text.split_once(' ')?;
         Some(match verb {
-            "go" => Command::GoTo(place(rest.strip_prefix("to ")?)?),
-            "open" => Command::Open(place(rest)?),
-            "close" => Command::Close(place(rest)?),
-            "examine" => match self.find(rest)? {
-                Named::Place(p) => Command::ExaminePlace(p),
-                Named::Thing(t) => Command::ExamineThing(t),
+            "go" => AlfworldCommand::GoTo(receptacle(rest.strip_prefix("to ")?)?),
+            "open" => AlfworldCommand::Open(receptacle(rest)?),
+            "close" => AlfworldCommand::Close(receptacle(rest)?),
+            "examine" => match self.entity_named(rest)? {
+                Entity::Receptacle(p) => AlfworldCommand::ExamineReceptacle(p),
+                Entity::Object(t) => AlfworldCommand::ExamineObject(t),
             },
-            "take" => into(rest, " from ").map(|(t, p)| Command::Take(t, p))?,
-            "move" => into(rest, " to ").map(|(t, p)| Command::Move(t, p))?,
-            "clean" => into(rest, " with ").map(|(t, p)| Command::Clean(t, p))?,
-            "heat" => into(rest, " with ").map(|(t, p)| Command::Heat(t, p))?,
-            "cool" => into(rest, " with ").map(|(t, p)| Command::Cool(t, p))?,
-            "use" => Command::Use(thing(rest)?),
+            "take" => into(rest, " from ").map(|(t, p)| AlfworldCommand::Take(t, p))?,
+            "move" => into(rest, " to ").map(|(t, p)| AlfworldCommand::Move(t, p))?,
+            "clean" => into(rest, " with ").map(|(t, p)| AlfworldCommand::Clean(t, p))?,
+            "heat" => into(rest, " with ").map(|(t, p)| AlfworldCommand::Heat(t, p))?,
+            "cool" => into(rest, " with ").map(|(t, p)| AlfworldCommand::Cool(t, p))?,
+            "use" => AlfworldCommand::UseObject(object(rest)?),
             "slice" => {
                 let (t, knife) = rest.split_once(" with ")?;
-                Command::Slice(thing(t)?, thing(knife)?)
+                AlfworldCommand::Slice(object(t)?, object(knife)?)
             }
             _ => return None,
         })
     }
 
-    /// A command in the original's words.
-    pub fn write(&self, command: Command) -> String {
-        let p = |p| &*self.place(p).name;
-        let t = |t| &*self.thing(t).name;
+    /// Formats a command in the original's words.
+    pub fn format_command(&self, command: AlfworldCommand) -> String {
+        let p = |p| &*self.receptacle(p).name;
+        let t = |t| &*self.object(t).name;
         match command {
-            Command::Look => "look".to_owned(),
-            Command::Inventory => "inventory".to_owned(),
-            Command::Help => "help".to_owned(),
-            Command::GoTo(place) => ["go to ", p(place)].concat(),
-            Command::Open(place) => ["open ", p(place)].concat(),
-            Command::Close(place) => ["close ", p(place)].concat(),
-            Command::ExaminePlace(place) => ["examine ", p(place)].concat(),
-            Command::ExamineThing(thing) => ["examine ", t(thing)].concat(),
-            Command::Take(thing, place) => ["take ", t(thing), " from ", p(place)].concat(),
-            Command::Move(thing, place) => ["move ", t(thing), " to ", p(place)].concat(),
-            Command::Clean(thing, place) => ["clean ", t(thing), " with ", p(place)].concat(),
-            Command::Heat(thing, place) => ["heat ", t(thing), " with ", p(place)].concat(),
-            Command::Cool(thing, place) => ["cool ", t(thing), " with ", p(place)].concat(),
-            Command::Use(thing) => ["use ", t(thing)].concat(),
-            Command::Slice(thing, knife) => ["slice ", t(thing), " with ", t(knife)].concat(),
+            AlfworldCommand::Look => "look".to_owned(),
+            AlfworldCommand::Inventory => "inventory".to_owned(),
+            AlfworldCommand::Help => "help".to_owned(),
+            AlfworldCommand::GoTo(receptacle) => ["go to ", p(receptacle)].concat(),
+            AlfworldCommand::Open(receptacle) => ["open ", p(receptacle)].concat(),
+            AlfworldCommand::Close(receptacle) => ["close ", p(receptacle)].concat(),
+            AlfworldCommand::ExamineReceptacle(receptacle) => ["examine ", p(receptacle)].concat(),
+            AlfworldCommand::ExamineObject(object) => ["examine ", t(object)].concat(),
+            AlfworldCommand::Take(object, receptacle) => ["take ", t(object), " from ", p(receptacle)].concat(),
+            AlfworldCommand::Move(object, receptacle) => ["move ", t(object), " to ", p(receptacle)].concat(),
+            AlfworldCommand::Clean(object, receptacle) => ["clean ", t(object), " with ", p(receptacle)].concat(),
+            AlfworldCommand::Heat(object, receptacle) => ["heat ", t(object), " with ", p(receptacle)].concat(),
+            AlfworldCommand::Cool(object, receptacle) => ["cool ", t(object), " with ", p(receptacle)].concat(),
+            AlfworldCommand::UseObject(object) => ["use ", t(object)].concat(),
+            AlfworldCommand::Slice(object, knife) => ["slice ", t(object), " with ", t(knife)].concat(),
         }
     }
 
-    /// Whether the original offers a command now.
-    pub fn allows(&self, s: &State, command: Command) -> bool {
-        let here = |p: u16| self.place(p).at == s.at;
-        let appliance = |t: u16, p: u16, use_for| s.held == Some(t) && here(p) && self.place(p).use_for == use_for;
+    /// Whether the original admits a command in this state.
+    pub fn is_admissible(&self, s: &HouseholdState, command: AlfworldCommand) -> bool {
+        let here = |p: u16| self.receptacle(p).location == s.location;
+        let can_treat =
+            |t: u16, p: u16, appliance| s.held == Some(t) && here(p) && self.receptacle(p).appliance == appliance;
         match command {
-            Command::Look | Command::Inventory | Command::Help => true,
-            // Going where one stands changes nothing, and the original drops actions without effect.
-            Command::GoTo(p) => !here(p),
-            Command::Open(p) => here(p) && self.place(p).openable && !s.open(p),
-            Command::Close(p) => here(p) && self.place(p).openable && s.open(p),
-            Command::ExaminePlace(p) => here(p),
-            // The domain also means to allow it for what is in reach, but a stray comma there makes it match nothing.
-            Command::ExamineThing(t) => s.held == Some(t),
-            Command::Take(t, p) => {
+            AlfworldCommand::Look | AlfworldCommand::Inventory | AlfworldCommand::Help => true,
+            // The original removes actions without effect, such as going to the current location.
+            AlfworldCommand::GoTo(p) => !here(p),
+            AlfworldCommand::Open(p) => here(p) && self.receptacle(p).openable && !s.open(p),
+            AlfworldCommand::Close(p) => here(p) && self.receptacle(p).openable && s.open(p),
+            AlfworldCommand::ExamineReceptacle(p) => here(p),
+            // The domain intends to admit reachable objects too, but a stray comma in it makes that rule match nothing.
+            AlfworldCommand::ExamineObject(t) => s.held == Some(t),
+            AlfworldCommand::Take(t, p) => {
                 s.held.is_none()
                     && here(p)
-                    && self.thing(t).traits.pickupable
-                    && s.inside(&self.plan, t, p)
-                    && self.accessible(s, p)
+                    && self.object(t).properties.pickupable
+                    && s.inside(&self.layout, t, p)
+                    && self.is_accessible(s, p)
             }
-            Command::Move(t, p) => s.held == Some(t) && here(p) && self.accessible(s, p) && self.fits(t, p),
-            Command::Clean(t, p) => self.thing(t).traits.cleanable && appliance(t, p, Use::Cleaning),
-            Command::Heat(t, p) => self.thing(t).traits.heatable && appliance(t, p, Use::Heating),
-            Command::Cool(t, p) => self.thing(t).traits.coolable && appliance(t, p, Use::Cooling),
-            Command::Use(t) => {
-                self.thing(t).traits.toggleable && self.here(s).iter().any(|p| s.inside(&self.plan, t, *p))
+            AlfworldCommand::Move(t, p) => {
+                s.held == Some(t) && here(p) && self.is_accessible(s, p) && self.can_contain(t, p)
             }
-            Command::Slice(t, knife) => {
+            AlfworldCommand::Clean(t, p) => self.object(t).properties.cleanable && can_treat(t, p, Appliance::Sink),
+            AlfworldCommand::Heat(t, p) => self.object(t).properties.heatable && can_treat(t, p, Appliance::Microwave),
+            AlfworldCommand::Cool(t, p) => self.object(t).properties.coolable && can_treat(t, p, Appliance::Fridge),
+            AlfworldCommand::UseObject(t) => {
+                self.object(t).properties.toggleable
+                    && self.receptacles_here(s).iter().any(|p| s.inside(&self.layout, t, *p))
+            }
+            AlfworldCommand::Slice(t, knife) => {
                 s.held == Some(knife)
-                    && self.thing(knife).knife
-                    && self.thing(t).traits.sliceable
-                    && s.located(&self.plan, t, s.at)
+                    && self.object(knife).knife
+                    && self.object(t).properties.sliceable
+                    && s.located(&self.layout, t, s.location)
             }
         }
     }
 
-    /// Carries out a command that is allowed.
-    pub fn apply(&self, s: &mut State, command: Command) {
-        let plan = &self.plan;
+    /// Applies an admissible command.
+    pub fn apply(&self, s: &mut HouseholdState, command: AlfworldCommand) {
+        let layout = &self.layout;
         match command {
-            Command::GoTo(p) => s.at = self.place(p).at,
-            Command::Open(p) => s.set_open(p, true),
-            Command::Close(p) => s.set_open(p, false),
-            Command::Take(t, p) => {
-                s.set_inside(plan, t, p, false);
-                s.set_located(plan, t, s.at, false);
+            AlfworldCommand::GoTo(p) => s.location = self.receptacle(p).location,
+            AlfworldCommand::Open(p) => s.set_open(p, true),
+            AlfworldCommand::Close(p) => s.set_open(p, false),
+            AlfworldCommand::Take(t, p) => {
+                s.set_inside(layout, t, p, false);
+                s.set_located(layout, t, s.location, false);
                 s.held = Some(t);
             }
-            Command::Move(t, p) => {
-                s.set_inside(plan, t, p, true);
-                s.set_located(plan, t, s.at, true);
+            AlfworldCommand::Move(t, p) => {
+                s.set_inside(layout, t, p, true);
+                s.set_located(layout, t, s.location, true);
                 s.held = None;
             }
-            Command::Clean(t, _) => s.mark(plan, Mark::Clean, t, true),
-            Command::Heat(t, _) => {
-                s.mark(plan, Mark::Hot, t, true);
-                s.mark(plan, Mark::Cool, t, false);
+            AlfworldCommand::Clean(t, _) => s.set_flag(layout, ObjectFlag::Clean, t, true),
+            AlfworldCommand::Heat(t, _) => {
+                s.set_flag(layout, ObjectFlag::Hot, t, true);
+                s.set_flag(layout, ObjectFlag::Cool, t, false);
             }
-            Command::Cool(t, _) => {
-                s.mark(plan, Mark::Cool, t, true);
-                s.mark(plan, Mark::Hot, t, false);
+            AlfworldCommand::Cool(t, _) => {
+                s.set_flag(layout, ObjectFlag::Cool, t, true);
+                s.set_flag(layout, ObjectFlag::Hot, t, false);
             }
-            Command::Use(t) => s.mark(plan, Mark::Toggled, t, true),
-            Command::Slice(t, _) => s.mark(plan, Mark::Sliced, t, true),
-            Command::Look
-            | Command::Inventory
-            | Command::Help
-            | Command::ExaminePlace(_)
-            | Command::ExamineThing(_) => {}
+            AlfworldCommand::UseObject(t) => s.set_flag(layout, ObjectFlag::Toggled, t, true),
+            AlfworldCommand::Slice(t, _) => s.set_flag(layout, ObjectFlag::Sliced, t, true),
+            AlfworldCommand::Look
+            | AlfworldCommand::Inventory
+            | AlfworldCommand::Help
+            | AlfworldCommand::ExamineReceptacle(_)
+            | AlfworldCommand::ExamineObject(_) => {}
         }
     }
 
-    /// Does what a command says, if it is allowed now, and tells what is seen then. Anything else changes nothing.
-    pub fn step(&self, s: &mut State, command: &str) -> (String, bool) {
-        match self.read(command).filter(|c| self.allows(s, *c)) {
+    /// Executes a command if it is admissible. Returns the feedback and whether it was admissible; otherwise nothing changes.
+    pub fn step(&self, s: &mut HouseholdState, command: &str) -> (String, bool) {
+        match self.parse_command(command).filter(|c| self.is_admissible(s, *c)) {
             Some(c) => {
                 self.apply(s, c);
                 (text::feedback(self, s, c), true)
             }
-            None => (text::NOTHING.to_owned(), false),
+            None => (text::NOTHING_HAPPENS.to_owned(), false),
         }
     }
 
-    /// Every command the original offers now, in the order of their words.
-    pub fn admissible(&self, s: &State) -> Vec<Command> {
-        let mut here: Vec<u16> = self.here(s).to_vec();
-        here.sort_by(|a, b| self.place(*a).name.cmp(&self.place(*b).name));
-        let ranked = |mut things: Vec<u16>| {
-            things.sort_by_key(|t| self.thing(*t).rank);
-            things.dedup();
-            things
+    /// All commands the original admits in this state, in lexicographic order.
+    pub fn admissible_commands(&self, s: &HouseholdState) -> Vec<AlfworldCommand> {
+        let mut here: Vec<u16> = self.receptacles_here(s).to_vec();
+        here.sort_by(|a, b| self.receptacle(*a).name.cmp(&self.receptacle(*b).name));
+        let ranked = |mut objects: Vec<u16>| {
+            objects.sort_by_key(|t| self.object(*t).rank);
+            objects.dedup();
+            objects
         };
-        let all = || 0..self.things.len() as u16;
-        let mut out = Vec::with_capacity(self.places.len() + 24);
-        let mut offer = |c: Command| {
-            if self.allows(s, c) {
+        let all = || 0..self.objects.len() as u16;
+        let mut out = Vec::with_capacity(self.receptacles.len() + 24);
+        let mut add = |c: AlfworldCommand| {
+            if self.is_admissible(s, c) {
                 out.push(c);
             }
         };
-        // Verbs in alphabetical order, and within a verb by name, so that nothing need be sorted as text.
+        // Verbs in alphabetical order, and by name within a verb, so that no texts need sorting.
         if let Some(t) = s.held {
-            here.iter().for_each(|p| offer(Command::Clean(t, *p)));
+            here.iter().for_each(|p| add(AlfworldCommand::Clean(t, *p)));
         }
-        here.iter().for_each(|p| offer(Command::Close(*p)));
+        here.iter().for_each(|p| add(AlfworldCommand::Close(*p)));
         if let Some(t) = s.held {
-            here.iter().for_each(|p| offer(Command::Cool(t, *p)));
+            here.iter().for_each(|p| add(AlfworldCommand::Cool(t, *p)));
         }
         let mut held = s.held;
         for p in &here {
-            if let Some(t) = held.take_if(|t| self.thing(*t).name < self.place(*p).name) {
-                offer(Command::ExamineThing(t));
+            if let Some(t) = held.take_if(|t| self.object(*t).name < self.receptacle(*p).name) {
+                add(AlfworldCommand::ExamineObject(t));
             }
-            offer(Command::ExaminePlace(*p));
+            add(AlfworldCommand::ExamineReceptacle(*p));
         }
-        held.into_iter().for_each(|t| offer(Command::ExamineThing(t)));
-        self.places_by_name.iter().for_each(|p| offer(Command::GoTo(*p)));
+        held.into_iter().for_each(|t| add(AlfworldCommand::ExamineObject(t)));
+        self.receptacles_by_name.iter().for_each(|p| add(AlfworldCommand::GoTo(*p)));
         if let Some(t) = s.held {
-            here.iter().for_each(|p| offer(Command::Heat(t, *p)));
+            here.iter().for_each(|p| add(AlfworldCommand::Heat(t, *p)));
         }
-        offer(Command::Help);
-        offer(Command::Inventory);
-        offer(Command::Look);
+        add(AlfworldCommand::Help);
+        add(AlfworldCommand::Inventory);
+        add(AlfworldCommand::Look);
         if let Some(t) = s.held {
-            here.iter().for_each(|p| offer(Command::Move(t, *p)));
+            here.iter().for_each(|p| add(AlfworldCommand::Move(t, *p)));
         }
-        here.iter().for_each(|p| offer(Command::Open(*p)));
-        if let Some(knife) = s.held.filter(|t| self.thing(*t).knife) {
-            let sliceable = all().filter(|t| self.thing(*t).traits.sliceable).collect();
-            ranked(sliceable).into_iter().for_each(|t| offer(Command::Slice(t, knife)));
+        here.iter().for_each(|p| add(AlfworldCommand::Open(*p)));
+        if let Some(knife) = s.held.filter(|t| self.object(*t).knife) {
+            let sliceable = all().filter(|t| self.object(*t).properties.sliceable).collect();
+            ranked(sliceable).into_iter().for_each(|t| add(AlfworldCommand::Slice(t, knife)));
         }
-        let near = || all().filter(|t| here.iter().any(|p| s.inside(&self.plan, *t, *p)));
+        let reachable = || all().filter(|t| here.iter().any(|p| s.inside(&self.layout, *t, *p)));
         if s.held.is_none() {
-            for t in ranked(near().collect()) {
-                here.iter().for_each(|p| offer(Command::Take(t, *p)));
+            for t in ranked(reachable().collect()) {
+                here.iter().for_each(|p| add(AlfworldCommand::Take(t, *p)));
             }
         }
-        let switches = near().filter(|t| self.thing(*t).traits.toggleable).collect();
-        ranked(switches).into_iter().for_each(|t| offer(Command::Use(t)));
+        let toggleable = reachable().filter(|t| self.object(*t).properties.toggleable).collect();
+        ranked(toggleable).into_iter().for_each(|t| add(AlfworldCommand::UseObject(t)));
         out
     }
 }

@@ -1,12 +1,12 @@
-//! Does every recorded step of the original come out the same?
+//! Conformance test against recordings of the original.
 //!
-//! A recording is a file of JSON lines, packed with gzip or not: the path of a game below the data folder, and its steps:
-//! command (none for the reset), observation, admissible commands, and whether the game was won.
+//! A recording is a JSON lines file, plain or gzipped. Each line holds the path of a game below the data directory and its
+//! steps: command (none for the reset), observation, admissible commands, and whether the game is won.
 
 use super::{
-    dataset::{Data, find_data},
+    dataset::{GameDataset, find_data},
     text,
-    world::World,
+    world::HouseholdWorld,
 };
 use crate::{Conformance, Error, Result};
 use serde::Deserialize;
@@ -14,16 +14,16 @@ use std::{io::Read, path::Path};
 
 /// One recorded episode.
 #[derive(Deserialize)]
-struct Trace {
+struct GameTrace {
     game: String,
     #[serde(default)]
     kind: String,
-    steps: Vec<TraceStep>,
+    steps: Vec<GameTraceStep>,
 }
 
 /// One recorded step.
 #[derive(Deserialize)]
-struct TraceStep {
+struct GameTraceStep {
     cmd: Option<String>,
     obs: String,
     admissible: Vec<String>,
@@ -34,10 +34,10 @@ struct TraceStep {
     done: Option<bool>,
 }
 
-/// Replays recordings on the games they name.
+/// Replays a recording.
 pub(super) fn conform(golden: &Path, data: Option<&Path>) -> Result<Conformance> {
     let traces = read_traces(golden)?;
-    let data = Data::open(&find_data(data)?)?;
+    let data = GameDataset::open(&find_data(data)?)?;
     let worlds = data.worlds(traces.iter().map(|t| t.game.as_str()))?;
     let mut report = Conformance::default();
     for (number, trace) in traces.iter().enumerate() {
@@ -46,38 +46,39 @@ pub(super) fn conform(golden: &Path, data: Option<&Path>) -> Result<Conformance>
     Ok(report)
 }
 
-fn replay(world: &World, trace: &Trace, line: usize, report: &mut Conformance) {
+fn replay(world: &HouseholdWorld, trace: &GameTrace, line: usize, report: &mut Conformance) {
     let mut state = world.start().clone();
     *report.compared.entry("episodes".to_owned()).or_default() += 1;
     for (i, step) in trace.steps.iter().enumerate() {
-        let place = |what: &str| {
+        let location = |part: &str| {
             let (game, kind) = (&trace.game, &trace.kind);
             let command = step.cmd.as_deref().unwrap_or("(reset)");
-            format!("line {line}, {game} {kind}, step {i} `{command}`, {what}")
+            format!("line {line}, {game} {kind}, step {i} `{command}`, {part}")
         };
         let seen = match &step.cmd {
             None => {
                 state = world.start().clone();
-                text::opening(world)
+                text::initial_observation(world)
             }
             Some(command) => world.step(&mut state, command).0,
         };
-        let admissible: Vec<String> = world.admissible(&state).into_iter().map(|c| world.write(c)).collect();
+        let admissible: Vec<String> =
+            world.admissible_commands(&state).into_iter().map(|c| world.format_command(c)).collect();
         let won = world.won(&state);
         *report.compared.entry("steps".to_owned()).or_default() += 1;
-        report.compare("observations", || place("observation"), &step.obs, &seen);
-        report.compare("admissible lists", || place("admissible commands"), &step.admissible, &admissible);
-        report.compare("won flags", || place("won"), &step.won, &won);
+        report.compare("observations", || location("observation"), &step.obs, &seen);
+        report.compare("admissible lists", || location("admissible commands"), &step.admissible, &admissible);
+        report.compare("won flags", || location("won"), &step.won, &won);
         if let Some(score) = step.score {
-            report.compare("scores", || place("score"), &score, &f64::from(u8::from(won)));
+            report.compare("scores", || location("score"), &score, &f64::from(u8::from(won)));
         }
         if let Some(done) = step.done {
-            report.compare("done flags", || place("done"), &done, &won);
+            report.compare("done flags", || location("done"), &done, &won);
         }
     }
 }
 
-fn read_traces(golden: &Path) -> Result<Vec<Trace>> {
+fn read_traces(golden: &Path) -> Result<Vec<GameTrace>> {
     let failed = |source| Error::Read { path: golden.to_owned(), source };
     let bytes = std::fs::read(golden).map_err(failed)?;
     let text = if bytes.starts_with(&[0x1f, 0x8b]) {
@@ -89,8 +90,8 @@ fn read_traces(golden: &Path) -> Result<Vec<Trace>> {
     };
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let read = |(i, line): (usize, &str)| {
-        let place = || format!("{}, line {}", golden.display(), i + 1);
-        serde_json::from_str(line).map_err(|e| Error::invalid(place(), format!("not a recorded episode: {e}")))
+        let location = || format!("{}, line {}", golden.display(), i + 1);
+        serde_json::from_str(line).map_err(|e| Error::invalid(location(), format!("not a recorded episode: {e}")))
     };
     lines.map(read).collect()
 }

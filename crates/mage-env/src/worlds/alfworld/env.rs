@@ -1,48 +1,48 @@
-//! What does an agent face?
+//! The ALFWorld environment.
 
-use super::{compact::Knowledge, state::State, text, world::World};
+use super::{compact::SeenObjects, state::HouseholdState, text, world::HouseholdWorld};
 use crate::{Anchor, End, Env, Observation, Outcome, ParsedAction, Step};
 use std::sync::Arc;
 
-/// One game, which can be tried again and again.
+/// One game; every episode starts from the same initial state.
 pub struct AlfworldEnv {
-    world: Arc<World>,
-    state: State,
-    known: Knowledge,
+    world: Arc<HouseholdWorld>,
+    state: HouseholdState,
+    seen_objects: SeenObjects,
 }
 
 impl AlfworldEnv {
-    /// The game at its start.
-    pub fn new(world: Arc<World>) -> Self {
+    /// Creates the environment of a game.
+    pub fn new(world: Arc<HouseholdWorld>) -> Self {
         let state = world.start().clone();
-        AlfworldEnv { world, state, known: Knowledge::default() }
+        AlfworldEnv { world, state, seen_objects: SeenObjects::default() }
     }
 
-    /// The game, for experts and tests.
-    pub fn world(&self) -> &Arc<World> {
+    /// The game, for solvers and tests.
+    pub fn world(&self) -> &Arc<HouseholdWorld> {
         &self.world
     }
 
-    /// How things stand, for experts and tests.
-    pub fn state(&self) -> &State {
+    /// The current state, for solvers and tests.
+    pub fn state(&self) -> &HouseholdState {
         &self.state
     }
 
     fn observation(&mut self, text: String) -> Observation {
-        self.known.look_around(&self.world, &self.state);
-        Observation { text, compact: self.known.describe(&self.world, &self.state) }
+        self.seen_objects.observe(&self.world, &self.state);
+        Observation { text, compact: self.seen_objects.describe(&self.world, &self.state) }
     }
 }
 
 impl Env for AlfworldEnv {
-    /// Every episode starts from the same state: nothing here is left to chance.
+    /// Every episode starts from the same state. The environment is deterministic.
     fn reset(&mut self, _episode: u32) -> Observation {
         self.state.clone_from(self.world.start());
-        self.known = Knowledge::default();
-        self.observation(text::opening(&self.world))
+        self.seen_objects = SeenObjects::default();
+        self.observation(text::initial_observation(&self.world))
     }
 
-    /// Commands are lower-case, so capitals are forgiven.
+    /// Commands are lower-case, so actions are lower-cased.
     fn parse(&self, text: &str) -> ParsedAction {
         match text.trim() {
             "" => ParsedAction::invalid("the answer names no command"),
@@ -56,7 +56,7 @@ impl Env for AlfworldEnv {
                 let world = Arc::clone(&self.world);
                 world.step(&mut self.state, command)
             }
-            ParsedAction::Invalid { .. } => (text::NOTHING.to_owned(), false),
+            ParsedAction::Invalid { .. } => (text::NOTHING_HAPPENS.to_owned(), false),
         };
         let won = self.world.won(&self.state);
         Step {
@@ -67,13 +67,13 @@ impl Env for AlfworldEnv {
         }
     }
 
-    /// What the original offers, without `help`: it teaches nothing that a prompt does not say.
+    /// The original's admissible commands without `help`, which adds nothing to the prompt.
     fn legal(&self) -> Option<Vec<String>> {
-        let offered = self.world.admissible(&self.state).into_iter();
-        Some(offered.filter(|c| *c != super::Command::Help).map(|c| self.world.write(c)).collect())
+        let admissible = self.world.admissible_commands(&self.state).into_iter();
+        Some(admissible.filter(|c| *c != super::AlfworldCommand::Help).map(|c| self.world.format_command(c)).collect())
     }
 
-    /// What can be seen from here and what is carried.
+    /// The receptacles at the agent's location and the held object.
     fn anchor(&self) -> Anchor {
         Anchor(text::surroundings(&self.world, &self.state))
     }

@@ -1,50 +1,51 @@
-//! How is a game solved, if one knows where everything is?
+//! Expert solver with full information.
 //!
-//! Every goal is met by carrying one or two things through at most one appliance to a target. All ways to do so are
-//! played through and the shortest is kept; there is no search in between. Works from any state, so that it can also say
-//! what to do after somebody else's mistake.
+//! Every goal is reached by moving one or two objects, via at most one appliance, to a target. The solver simulates all such
+//! plans and returns a shortest one; it does not search beyond them. It accepts any state, so that it can continue after
+//! actions of another agent.
 
 use super::{
-    command::Command,
-    goal::TaskKind,
-    state::{Mark, State},
-    world::{Use, World},
+    command::AlfworldCommand,
+    goal::TaskType,
+    state::{HouseholdState, ObjectFlag},
+    world::{Appliance, HouseholdWorld},
 };
 
-/// The shortest way to the goal that carries things straight there; `None` if there is none.
-pub fn solve(world: &World, state: &State) -> Option<Vec<Command>> {
-    let mut best: Option<Vec<Command>> = None;
-    let mut keep = |way: Option<Way<'_>>| {
-        if let Some(commands) = way.and_then(Way::finish)
+/// A shortest plan that moves objects directly to the target; `None` if there is none.
+pub fn solve(world: &HouseholdWorld, state: &HouseholdState) -> Option<Vec<AlfworldCommand>> {
+    let mut best: Option<Vec<AlfworldCommand>> = None;
+    let mut keep_shortest = |plan: Option<CandidatePlan<'_>>| {
+        if let Some(commands) = plan.and_then(CandidatePlan::into_solution)
             && best.as_ref().is_none_or(|b| commands.len() < b.len())
         {
             best = Some(commands);
         }
     };
-    let way = || Way { world, state: state.clone(), commands: Vec::new() };
+    let plan = || CandidatePlan { world, state: state.clone(), commands: Vec::new() };
     if world.won(state) {
         return Some(Vec::new());
     }
-    let things = || (0..world.things.len() as u16).filter(|t| world.thing(*t).wanted);
-    let targets = || (0..world.places.len() as u16).filter(|p| world.place(*p).target);
+    let objects = || (0..world.objects.len() as u16).filter(|t| world.object(*t).is_goal_object);
+    let targets = || (0..world.receptacles.len() as u16).filter(|p| world.receptacle(*p).is_target);
     match world.goal.kind {
-        TaskKind::Look => {
-            let lamps = || (0..world.things.len() as u16).filter(|t| world.thing(*t).lamp);
-            for thing in things() {
-                for fetched in way().fetch(thing) {
-                    lamps().for_each(|lamp| fetched.clone().light(lamp).into_iter().for_each(|w| keep(Some(w))));
+        TaskType::Look => {
+            let lamps = || (0..world.objects.len() as u16).filter(|t| world.object(*t).is_goal_lamp);
+            for object in objects() {
+                for held in plan().pick_up(object) {
+                    lamps()
+                        .for_each(|lamp| held.clone().use_lamp(lamp).into_iter().for_each(|w| keep_shortest(Some(w))));
                 }
             }
         }
-        TaskKind::Two => {
+        TaskType::Two => {
             for target in targets() {
-                // The first may lie in the target already.
-                let placed = |t: u16| state.inside(&world.plan, t, target);
-                for first in things() {
-                    let brought = if placed(first) { vec![way()] } else { way().bring(first, None, target) };
-                    for one in brought {
-                        for second in things().filter(|t| *t != first) {
-                            one.clone().bring(second, None, target).into_iter().for_each(|w| keep(Some(w)));
+                // The first object may already be in the target.
+                let in_target = |t: u16| state.inside(&world.layout, t, target);
+                for first in objects() {
+                    let delivered = if in_target(first) { vec![plan()] } else { plan().deliver(first, None, target) };
+                    for one in delivered {
+                        for second in objects().filter(|t| *t != first) {
+                            one.clone().deliver(second, None, target).into_iter().for_each(|w| keep_shortest(Some(w)));
                         }
                     }
                 }
@@ -52,14 +53,14 @@ pub fn solve(world: &World, state: &State) -> Option<Vec<Command>> {
         }
         kind => {
             let treatment = match kind {
-                TaskKind::Clean => Some((Mark::Clean, Use::Cleaning)),
-                TaskKind::Heat => Some((Mark::Hot, Use::Heating)),
-                TaskKind::Cool => Some((Mark::Cool, Use::Cooling)),
+                TaskType::Clean => Some((ObjectFlag::Clean, Appliance::Sink)),
+                TaskType::Heat => Some((ObjectFlag::Hot, Appliance::Microwave)),
+                TaskType::Cool => Some((ObjectFlag::Cool, Appliance::Fridge)),
                 _ => None,
             };
             for target in targets() {
-                for thing in things() {
-                    way().bring(thing, treatment, target).into_iter().for_each(|w| keep(Some(w)));
+                for object in objects() {
+                    plan().deliver(object, treatment, target).into_iter().for_each(|w| keep_shortest(Some(w)));
                 }
             }
         }
@@ -67,22 +68,22 @@ pub fn solve(world: &World, state: &State) -> Option<Vec<Command>> {
     best
 }
 
-/// A way through a game, played as it is made.
+/// A partial plan and the state it leads to.
 #[derive(Clone)]
-struct Way<'w> {
-    world: &'w World,
-    state: State,
-    commands: Vec<Command>,
+struct CandidatePlan<'w> {
+    world: &'w HouseholdWorld,
+    state: HouseholdState,
+    commands: Vec<AlfworldCommand>,
 }
 
-impl<'w> Way<'w> {
-    /// Does something, if it is possible. A way that has reached the goal goes no further: a thing that lies in several
-    /// places at once may be clean, hot or cool in its target before it is brought there.
-    fn act(mut self, command: Command) -> Option<Self> {
+impl<'w> CandidatePlan<'w> {
+    /// Appends a command, if it is admissible. A plan that has reached the goal is not extended: an object in several
+    /// receptacles may satisfy the goal in its target before it is moved there.
+    fn act(mut self, command: AlfworldCommand) -> Option<Self> {
         if self.world.won(&self.state) {
             return Some(self);
         }
-        if !self.world.allows(&self.state, command) {
+        if !self.world.is_admissible(&self.state, command) {
             return None;
         }
         self.world.apply(&mut self.state, command);
@@ -90,75 +91,87 @@ impl<'w> Way<'w> {
         Some(self)
     }
 
-    /// Stands at a place.
-    fn at(self, place: u16) -> Option<Self> {
-        if self.world.place(place).at == self.state.at { Some(self) } else { self.act(Command::GoTo(place)) }
+    /// Goes to a receptacle.
+    fn go_to(self, receptacle: u16) -> Option<Self> {
+        if self.world.receptacle(receptacle).location == self.state.location {
+            Some(self)
+        } else {
+            self.act(AlfworldCommand::GoTo(receptacle))
+        }
     }
 
-    /// Stands at a place that is open, if it can be.
-    fn reach(self, place: u16) -> Option<Self> {
-        let here = self.at(place)?;
-        if here.world.accessible(&here.state, place) { Some(here) } else { here.act(Command::Open(place)) }
+    /// Goes to a receptacle and opens it if necessary.
+    fn go_to_accessible(self, receptacle: u16) -> Option<Self> {
+        let here = self.go_to(receptacle)?;
+        if here.world.is_accessible(&here.state, receptacle) {
+            Some(here)
+        } else {
+            here.act(AlfworldCommand::Open(receptacle))
+        }
     }
 
-    /// Holds a thing: one way for each place it lies in.
-    fn fetch(self, thing: u16) -> Vec<Self> {
-        if self.state.held == Some(thing) {
+    /// Picks up an object: one plan per receptacle that contains it.
+    fn pick_up(self, object: u16) -> Vec<Self> {
+        if self.state.held == Some(object) {
             return vec![self];
         }
         let Some(free) = self.put_down() else { return Vec::new() };
         let world = free.world;
-        let lies_in = |p: &u16| free.state.inside(&world.plan, thing, *p);
-        let places = (0..world.places.len() as u16).filter(lies_in);
-        places.filter_map(|p| free.clone().reach(p)?.act(Command::Take(thing, p))).collect()
+        let contains = |p: &u16| free.state.inside(&world.layout, object, *p);
+        let receptacles = (0..world.receptacles.len() as u16).filter(contains);
+        receptacles.filter_map(|p| free.clone().go_to_accessible(p)?.act(AlfworldCommand::Take(object, p))).collect()
     }
 
-    /// Has empty hands, with as little trouble as possible.
+    /// Puts down the held object with the fewest commands.
     fn put_down(self) -> Option<Self> {
         let Some(held) = self.state.held else { return Some(self) };
-        let places = (0..self.world.places.len() as u16).filter(|p| self.world.fits(held, *p));
-        let ways = places.filter_map(|p| self.clone().reach(p)?.act(Command::Move(held, p)));
-        ways.min_by_key(|w| w.commands.len())
+        let receptacles = (0..self.world.receptacles.len() as u16).filter(|p| self.world.can_contain(held, *p));
+        let plans = receptacles.filter_map(|p| self.clone().go_to_accessible(p)?.act(AlfworldCommand::Move(held, p)));
+        plans.min_by_key(|w| w.commands.len())
     }
 
-    /// Holds a thing that is clean, hot or cool: one way for each appliance.
-    fn treat(self, thing: u16, mark: Mark, appliance: Use) -> Vec<Self> {
+    /// Cleans, heats or cools the held object: one plan per appliance.
+    fn treat(self, object: u16, flag: ObjectFlag, appliance: Appliance) -> Vec<Self> {
         let world = self.world;
-        if self.state.is(&world.plan, mark, thing) {
+        if self.state.has_flag(&world.layout, flag, object) {
             return vec![self];
         }
-        let places = (0..world.places.len() as u16).filter(|p| world.place(*p).use_for == appliance);
+        let receptacles = (0..world.receptacles.len() as u16).filter(|p| world.receptacle(*p).appliance == appliance);
         let command = |p| match appliance {
-            Use::Cleaning => Command::Clean(thing, p),
-            Use::Heating => Command::Heat(thing, p),
-            _ => Command::Cool(thing, p),
+            Appliance::Sink => AlfworldCommand::Clean(object, p),
+            Appliance::Microwave => AlfworldCommand::Heat(object, p),
+            _ => AlfworldCommand::Cool(object, p),
         };
-        places.filter_map(|p| self.clone().at(p)?.act(command(p))).collect()
+        receptacles.filter_map(|p| self.clone().go_to(p)?.act(command(p))).collect()
     }
 
-    /// Puts a thing into a target, treated first where asked.
-    fn bring(self, thing: u16, treatment: Option<(Mark, Use)>, target: u16) -> Vec<Self> {
+    /// Moves an object to a target, after an optional treatment.
+    fn deliver(self, object: u16, treatment: Option<(ObjectFlag, Appliance)>, target: u16) -> Vec<Self> {
         let treated = |w: Self| match treatment {
-            Some((mark, appliance)) => w.treat(thing, mark, appliance),
+            Some((flag, appliance)) => w.treat(object, flag, appliance),
             None => vec![w],
         };
-        let put = |w: Self| w.reach(target)?.act(Command::Move(thing, target));
-        self.fetch(thing).into_iter().flat_map(treated).filter_map(put).collect()
+        let put = |w: Self| w.go_to_accessible(target)?.act(AlfworldCommand::Move(object, target));
+        self.pick_up(object).into_iter().flat_map(treated).filter_map(put).collect()
     }
 
-    /// Stands where a lamp is on.
-    fn light(self, lamp: u16) -> Vec<Self> {
+    /// Goes to a lamp and switches it on.
+    fn use_lamp(self, lamp: u16) -> Vec<Self> {
         let world = self.world;
-        let places: Vec<u16> =
-            (0..world.places.len() as u16).filter(|p| self.state.inside(&world.plan, lamp, *p)).collect();
+        let receptacles: Vec<u16> =
+            (0..world.receptacles.len() as u16).filter(|p| self.state.inside(&world.layout, lamp, *p)).collect();
         let lit = |w: Self| {
-            if w.state.is(&world.plan, Mark::Toggled, lamp) { Some(w) } else { w.act(Command::Use(lamp)) }
+            if w.state.has_flag(&world.layout, ObjectFlag::Toggled, lamp) {
+                Some(w)
+            } else {
+                w.act(AlfworldCommand::UseObject(lamp))
+            }
         };
-        places.into_iter().filter_map(|p| lit(self.clone().at(p)?)).collect()
+        receptacles.into_iter().filter_map(|p| lit(self.clone().go_to(p)?)).collect()
     }
 
-    /// The commands, if they lead to the goal.
-    fn finish(self) -> Option<Vec<Command>> {
+    /// The commands, if they reach the goal.
+    fn into_solution(self) -> Option<Vec<AlfworldCommand>> {
         self.world.won(&self.state).then_some(self.commands)
     }
 }

@@ -1,108 +1,108 @@
-//! What is asked for?
+//! Task types and goals.
 //!
-//! Official goals have one of six logical forms, one for each sort of task. They are recognised word by word; a goal of
-//! another form is refused rather than guessed at.
+//! Official goals have one of six logical forms, one per task type. They are matched token by token; a goal of another form
+//! is an error.
 
-use super::pddl::{Token, Tokens};
+use super::pddl::{PddlToken, PddlTokens};
 use crate::Result;
 use serde::{Deserialize, Serialize};
 
-/// The six sorts of task.
+/// The six task types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum TaskKind {
-    /// Put a thing somewhere.
+pub enum TaskType {
+    /// Put an object in or on a receptacle.
     Place,
-    /// Hold a thing while standing where a lamp has been switched on.
+    /// Hold an object at the location of a lamp that is on.
     Look,
-    /// Put a cleaned thing somewhere.
+    /// Put a clean object in or on a receptacle.
     Clean,
-    /// Put a heated thing somewhere.
+    /// Put a hot object in or on a receptacle.
     Heat,
-    /// Put a cooled thing somewhere.
+    /// Put a cool object in or on a receptacle.
     Cool,
-    /// Put two things into the same place.
+    /// Put two objects in or on the same receptacle.
     Two,
 }
 
-impl TaskKind {
-    /// All of them, in the original's order.
-    pub const ALL: [TaskKind; 6] =
-        [TaskKind::Place, TaskKind::Look, TaskKind::Clean, TaskKind::Heat, TaskKind::Cool, TaskKind::Two];
+impl TaskType {
+    /// All task types, in the original's order.
+    pub const ALL: [TaskType; 6] =
+        [TaskType::Place, TaskType::Look, TaskType::Clean, TaskType::Heat, TaskType::Cool, TaskType::Two];
 
-    /// The name in the folders of the official data.
+    /// The official name, with which directory names of the data begin.
     pub fn folder(self) -> &'static str {
         match self {
-            TaskKind::Place => "pick_and_place_simple",
-            TaskKind::Look => "look_at_obj_in_light",
-            TaskKind::Clean => "pick_clean_then_place_in_recep",
-            TaskKind::Heat => "pick_heat_then_place_in_recep",
-            TaskKind::Cool => "pick_cool_then_place_in_recep",
-            TaskKind::Two => "pick_two_obj_and_place",
+            TaskType::Place => "pick_and_place_simple",
+            TaskType::Look => "look_at_obj_in_light",
+            TaskType::Clean => "pick_clean_then_place_in_recep",
+            TaskType::Heat => "pick_heat_then_place_in_recep",
+            TaskType::Cool => "pick_cool_then_place_in_recep",
+            TaskType::Two => "pick_two_obj_and_place",
         }
     }
 
-    /// One word for it.
+    /// The name in options and in the compact form.
     pub fn word(self) -> &'static str {
         match self {
-            TaskKind::Place => "place",
-            TaskKind::Look => "look",
-            TaskKind::Clean => "clean",
-            TaskKind::Heat => "heat",
-            TaskKind::Cool => "cool",
-            TaskKind::Two => "two",
+            TaskType::Place => "place",
+            TaskType::Look => "look",
+            TaskType::Clean => "clean",
+            TaskType::Heat => "heat",
+            TaskType::Cool => "cool",
+            TaskType::Two => "two",
         }
     }
 }
 
-/// What must be the case in the end. It is about kinds: any thing of the kind in any place of the kind will do.
+/// A goal. It names types: any object and any receptacle of these types satisfy it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Goal {
-    /// The sort of task.
-    pub kind: TaskKind,
-    /// The kind of thing, such as `newspapertype`.
-    pub thing: String,
-    /// The kind of receptacle, or of lamp in a [`TaskKind::Look`] task.
+pub struct TaskGoal {
+    /// Task type.
+    pub kind: TaskType,
+    /// Object type, such as `newspapertype`.
+    pub object: String,
+    /// Receptacle type, or lamp type in a [`TaskType::Look`] task.
     pub target: String,
 }
 
-const PLACE: &str = "(and (exists (?r - receptacle) (exists (?o - object) (and
-    (inreceptacle ?o ?r) (objecttype ?o THING) (receptacletype ?r TARGET)))))";
-const CLEAN: &str = "(and (exists (?r - receptacle) (exists (?o - object) (and (cleanable ?o)
-    (objecttype ?o THING) (receptacletype ?r TARGET) (isclean ?o) (inreceptacle ?o ?r)))))";
-const HEAT: &str = "(and (exists (?r - receptacle) (exists (?o - object) (and (heatable ?o)
-    (objecttype ?o THING) (receptacletype ?r TARGET) (ishot ?o) (inreceptacle ?o ?r)))))";
-const COOL: &str = "(and (exists (?r - receptacle) (exists (?o - object) (and (coolable ?o)
-    (objecttype ?o THING) (receptacletype ?r TARGET) (iscool ?o) (inreceptacle ?o ?r)))))";
-const TWO: &str = "(and (exists (?r - receptacle) (exists (?o1 - object) (and
-    (objecttype ?o1 THING) (receptacletype ?r TARGET) (inreceptacle ?o1 ?r)
+const PLACE_GOAL: &str = "(and (exists (?r - receptacle) (exists (?o - object) (and
+    (inreceptacle ?o ?r) (objecttype ?o OBJECT) (receptacletype ?r TARGET)))))";
+const CLEAN_GOAL: &str = "(and (exists (?r - receptacle) (exists (?o - object) (and (cleanable ?o)
+    (objecttype ?o OBJECT) (receptacletype ?r TARGET) (isclean ?o) (inreceptacle ?o ?r)))))";
+const HEAT_GOAL: &str = "(and (exists (?r - receptacle) (exists (?o - object) (and (heatable ?o)
+    (objecttype ?o OBJECT) (receptacletype ?r TARGET) (ishot ?o) (inreceptacle ?o ?r)))))";
+const COOL_GOAL: &str = "(and (exists (?r - receptacle) (exists (?o - object) (and (coolable ?o)
+    (objecttype ?o OBJECT) (receptacletype ?r TARGET) (iscool ?o) (inreceptacle ?o ?r)))))";
+const TWO_GOAL: &str = "(and (exists (?r - receptacle) (exists (?o1 - object) (and
+    (objecttype ?o1 OBJECT) (receptacletype ?r TARGET) (inreceptacle ?o1 ?r)
     (exists (?o2 - object) (and (not (= ?o1 ?o2))
-        (objecttype ?o2 THING) (receptacletype ?r TARGET) (inreceptacle ?o2 ?r)))))))";
-const LOOK: &str = "(and (exists (?ot - object ?r - receptacle ?a - agent ?l - location) (and
+        (objecttype ?o2 OBJECT) (receptacletype ?r TARGET) (inreceptacle ?o2 ?r)))))))";
+const LOOK_GOAL: &str = "(and (exists (?ot - object ?r - receptacle ?a - agent ?l - location) (and
     (objecttype ?ot TARGET) (toggleable ?ot) (istoggled ?ot) (receptacleatlocation ?r ?l) (atlocation ?a ?l)
-    (inreceptacle ?ot ?r))) (exists (?o - object ?a - agent) (and (objecttype ?o THING) (holds ?a ?o))))";
+    (inreceptacle ?ot ?r))) (exists (?o - object ?a - agent) (and (objecttype ?o OBJECT) (holds ?a ?o))))";
 
-/// A sort of task and its form; `THING` and `TARGET` stand for kinds.
-fn form(kind: TaskKind) -> &'static str {
+/// PDDL of a task type's goal; `OBJECT` and `TARGET` stand for types.
+fn goal_template(kind: TaskType) -> &'static str {
     match kind {
-        TaskKind::Place => PLACE,
-        TaskKind::Look => LOOK,
-        TaskKind::Clean => CLEAN,
-        TaskKind::Heat => HEAT,
-        TaskKind::Cool => COOL,
-        TaskKind::Two => TWO,
+        TaskType::Place => PLACE_GOAL,
+        TaskType::Look => LOOK_GOAL,
+        TaskType::Clean => CLEAN_GOAL,
+        TaskType::Heat => HEAT_GOAL,
+        TaskType::Cool => COOL_GOAL,
+        TaskType::Two => TWO_GOAL,
     }
 }
 
-impl Goal {
-    /// Reads what follows `(:goal`, up to and with its closing bracket.
-    pub(super) fn read(tokens: &mut Tokens<'_>) -> Result<Self> {
-        let mut furthest: Option<(usize, Tokens<'_>)> = None;
-        for kind in TaskKind::ALL {
+impl TaskGoal {
+    /// Parses the text after `(:goal`, up to and including its closing bracket.
+    pub(super) fn read(tokens: &mut PddlTokens<'_>) -> Result<Self> {
+        let mut furthest: Option<(usize, PddlTokens<'_>)> = None;
+        for kind in TaskType::ALL {
             let mut here = tokens.clone();
-            match match_form(kind, &mut here) {
+            match match_template(kind, &mut here) {
                 Ok(goal) => {
-                    here.expect(Token::Close)?;
+                    here.expect(PddlToken::Close)?;
                     *tokens = here;
                     return Ok(goal);
                 }
@@ -114,38 +114,41 @@ impl Goal {
         }
         let (_, at) = furthest.expect("there are six forms");
         Err(at
-            .wrong("the goal has none of the six forms of ALFWorld's tasks; this is where it departs from the nearest"))
+            .error("the goal has none of the six forms of ALFWorld's tasks; this token differs from the closest form"))
     }
 
-    /// The goal as PDDL, in the official form.
+    /// The goal in PDDL, in the official form.
     pub fn to_pddl(&self) -> String {
-        form(self.kind).replace("THING", &self.thing).replace("TARGET", &self.target)
+        goal_template(self.kind).replace("OBJECT", &self.object).replace("TARGET", &self.target)
     }
 }
 
-/// Matches tokens with a form, or says how many tokens matched.
-fn match_form(kind: TaskKind, tokens: &mut Tokens<'_>) -> std::result::Result<Goal, usize> {
-    let (mut thing, mut target) = (None, None);
-    let mut wanted = Tokens::new(form(kind));
+/// Matches tokens against a task type's form. The error is the number of matching tokens.
+fn match_template(kind: TaskType, tokens: &mut PddlTokens<'_>) -> std::result::Result<TaskGoal, usize> {
+    let (mut object, mut target) = (None, None);
+    let mut expected = PddlTokens::new(goal_template(kind));
     let mut matched = 0;
-    while let Some(want) = wanted.next() {
+    while let Some(token) = expected.next() {
         let found = tokens.next().ok_or(matched)?;
-        let fits = match (want, found) {
-            (Token::Word("THING"), Token::Word(w)) => *thing.get_or_insert(w) == w,
-            (Token::Word("TARGET"), Token::Word(w)) => *target.get_or_insert(w) == w,
-            (want, found) => want == found,
+        let matches = match (token, found) {
+            (PddlToken::Word("OBJECT"), PddlToken::Word(w)) => *object.get_or_insert(w) == w,
+            (PddlToken::Word("TARGET"), PddlToken::Word(w)) => *target.get_or_insert(w) == w,
+            (token, found) => token == found,
         };
-        if !fits {
+        if !matches {
             return Err(matched);
         }
         matched += 1;
     }
-    let (thing, target) = (thing.expect("in every form").to_owned(), target.expect("in every form").to_owned());
-    Ok(Goal { kind, thing, target })
+    let (object, target) = (
+        object.expect("every form names both types").to_owned(),
+        target.expect("every form names both types").to_owned(),
+    );
+    Ok(TaskGoal { kind, object, target })
 }
 
-/// Turns `newspapertype` into `newspaper`.
-pub(super) fn bare(kind: &str) -> &str {
+/// `newspapertype` without its suffix: `newspaper`.
+pub(super) fn without_type_suffix(kind: &str) -> &str {
     kind.strip_suffix("type").unwrap_or(kind)
 }
 
@@ -154,21 +157,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_form_is_read_back() {
-        for kind in TaskKind::ALL {
-            let goal = Goal { kind, thing: "mugtype".to_owned(), target: "desktype".to_owned() };
+    fn every_form_round_trips() {
+        for kind in TaskType::ALL {
+            let goal = TaskGoal { kind, object: "mugtype".to_owned(), target: "desktype".to_owned() };
             let text = format!("{})", goal.to_pddl());
-            assert_eq!(Goal::read(&mut Tokens::new(&text)).unwrap(), goal);
+            assert_eq!(TaskGoal::read(&mut PddlTokens::new(&text)).unwrap(), goal);
         }
     }
 
     #[test]
-    fn other_forms_are_refused_where_they_depart() {
-        let text = PLACE.replace("THING", "mugtype").replace("TARGET", "desktype");
-        let bent = format!("{})", text.replace("(inreceptacle ?o ?r)", "\n(full ?r)"));
-        let error = Goal::read(&mut Tokens::new(&bent)).unwrap_err().to_string();
+    fn other_forms_are_rejected_at_the_first_difference() {
+        let text = PLACE_GOAL.replace("OBJECT", "mugtype").replace("TARGET", "desktype");
+        let invalid = format!("{})", text.replace("(inreceptacle ?o ?r)", "\n(full ?r)"));
+        let error = TaskGoal::read(&mut PddlTokens::new(&invalid)).unwrap_err().to_string();
         assert!(error.contains("line 3") && error.contains("none of the six forms"), "{error}");
-        let two_kinds = TWO.replacen("THING", "mugtype", 1).replace("THING", "pentype").replace("TARGET", "desktype");
-        assert!(Goal::read(&mut Tokens::new(&format!("{two_kinds})"))).is_err());
+        let two_kinds =
+            TWO_GOAL.replacen("OBJECT", "mugtype", 1).replace("OBJECT", "pentype").replace("TARGET", "desktype");
+        assert!(TaskGoal::read(&mut PddlTokens::new(&format!("{two_kinds})"))).is_err());
     }
 }

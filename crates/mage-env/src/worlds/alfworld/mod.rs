@@ -1,19 +1,19 @@
-//! ALFWorld: do something in a household that can only be read about.
+//! ALFWorld: household tasks in a text world.
 //!
-//! Games are those of ALFWorld (Shridhar et al., 2021): find a thing, perhaps clean, heat or cool it, and put it somewhere;
-//! put two of them there; or look at one under a lamp. Rules, sentences and the commands on offer are those of the original
-//! (TextWorld with ALFWorld's domain and grammar, data of release 0.4), word for word and with its quirks, without its
-//! planner. Games come from the official files or from a generator of households.
+//! Tasks are those of ALFWorld (Shridhar et al., 2021): find an object, optionally clean, heat or cool it, and put it in or
+//! on a receptacle; put two objects there; or examine one under a lamp. Rules, observations and admissible commands
+//! reproduce the original (TextWorld with ALFWorld's domain and grammar, data release 0.4) word for word, quirks included,
+//! without its planner. Games come from the official files or from a generator.
 //!
 //! ```
-//! use mage_env::{Seed, alfworld::{Rooms, World, generate, solve}};
+//! use mage_env::{Seed, alfworld::{HouseholdWorld, RoomSplit, generate, solve}};
 //!
-//! let made = generate(Rooms::Seen, &[], Seed::new(1));
-//! let world = World::new(&made.household);
+//! let game = generate(RoomSplit::Seen, &[], Seed::new(1));
+//! let world = HouseholdWorld::new(&game.household);
 //! let mut state = world.start().clone();
 //! for command in solve(&world, &state).unwrap() {
-//!     let (seen, allowed) = world.step(&mut state, &world.write(command));
-//!     assert!(allowed && seen.starts_with("You "));
+//!     let (feedback, admissible) = world.step(&mut state, &world.format_command(command));
+//!     assert!(admissible && feedback.starts_with("You "));
 //! }
 //! assert!(world.won(&state));
 //! ```
@@ -37,17 +37,17 @@ mod state;
 mod text;
 mod world;
 
-pub use command::Command;
-pub use dataset::{Data, Entry, OFFICIAL_SPLITS, Split, find_data};
+pub use command::AlfworldCommand;
+pub use dataset::{GameDataset, GameEntry, GameSplit, OFFICIAL_SPLITS, find_data};
 pub use env::AlfworldEnv;
 pub use expert::solve;
-pub use export::{Rules, problem};
-pub use game_file::{DOMAIN_MD5, GRAMMAR_MD5, Game, GameFile, read_problem};
-pub use generator::{LONGEST, Made, Rooms, generate};
-pub use goal::{Goal, TaskKind};
-pub use options::{AlfworldOptions, Games};
-pub use scene::{Household, Receptacle, Thing, Traits};
+pub use export::{OfficialRules, problem};
+pub use game_file::{AlfworldGame, DOMAIN_MD5, GRAMMAR_MD5, GameFile, read_problem};
+pub use generator::{GeneratedGame, MAX_SOLUTION_LEN, RoomSplit, generate};
+pub use goal::{TaskGoal, TaskType};
+pub use options::{AlfworldOptions, GameSource};
+pub use scene::{Household, HouseholdObject, ObjectProperties, Receptacle};
 pub use spec::AlfworldSpec;
-pub use state::State;
-pub use text::{NOTHING, opening};
-pub use world::World;
+pub use state::HouseholdState;
+pub use text::{NOTHING_HAPPENS, initial_observation};
+pub use world::HouseholdWorld;

@@ -1,14 +1,14 @@
-//! What is found in which room?
+//! Tables of the generator: objects, receptacles and rooms.
 //!
-//! The generator's knowledge of homes, one line for each kind. What fits where and what can be done with what agrees with
-//! the official games, so that generated and official games teach the same things; how many of each a room has, and where
-//! they usually lie, are round numbers close to what is seen there.
+//! Object properties and possible receptacles agree with the official games, so that both require the same knowledge. Counts
+//! per room and usual receptacles are rounded from the official games.
 
-use super::scene::Traits;
+use super::scene::ObjectProperties;
 use std::sync::LazyLock;
 
-/// Things that can be carried: name; traits (`c`lean, `h`eat, coo`l`, `s`lice, `v`essel); where they fit, usual places first.
-const THINGS: &str = "\
+/// Portable objects: name; properties (`c`lean, `h`eat, coo`l`, `s`lice, `v`: contains objects); possible receptacles, usual
+/// ones first.
+const PICKUPABLE_OBJECTS: &str = "\
 AlarmClock - Desk Shelf SideTable Dresser DiningTable CounterTop
 Apple chls Fridge CounterTop DiningTable Microwave GarbageCan SinkBasin SideTable
 BaseballBat - Bed DiningTable SideTable
@@ -66,7 +66,7 @@ WineBottle l Cabinet CounterTop DiningTable GarbageCan Fridge Shelf SideTable
 ";
 
 /// Things that stay where they are.
-pub(super) const FIXED: [&str; 26] = [
+pub(super) const FIXTURES: [&str; 26] = [
     "Bathtub",
     "Blinds",
     "Boots",
@@ -95,7 +95,7 @@ pub(super) const FIXED: [&str; 26] = [
     "Window",
 ];
 
-/// All kinds of receptacle.
+/// All receptacle types.
 pub(super) const RECEPTACLES: [&str; 30] = [
     "ArmChair",
     "BathtubBasin",
@@ -132,24 +132,24 @@ pub(super) const RECEPTACLES: [&str; 30] = [
 /// Receptacles with a door or lid.
 pub(super) const OPENABLE: [&str; 5] = ["Cabinet", "Drawer", "Fridge", "Microwave", "Safe"];
 
-/// A sort of room.
-pub(super) struct Room {
-    /// Plans of it are numbered from here, as the official floor plans are.
+/// A room type.
+pub(super) struct RoomTemplate {
+    /// Number of its first floor plan, as in the official numbering.
     pub(super) first_plan: u32,
-    /// Furniture, with how many at least and at most.
+    /// Receptacle types with minimum and maximum counts.
     pub(super) furniture: &'static [(&'static str, u32, u32)],
-    /// Things that can be carried, with how many at most; more than half of the kinds are there at a time.
-    pub(super) things: &'static [(&'static str, u32)],
-    /// Things that stay, at places of their own.
+    /// Portable object types with maximum counts. A room contains each type with probability 0.7.
+    pub(super) objects: &'static [(&'static str, u32)],
+    /// Fixed objects, each at a location of its own.
     pub(super) fixtures: &'static [&'static str],
-    /// Where a desk lamp may stand; nowhere if empty.
+    /// Receptacle types that may hold a desk lamp; empty if the room has none.
     pub(super) lamps: &'static [&'static str],
 }
 
-/// The four sorts of room.
-pub(super) const ROOMS: [Room; 4] = [KITCHEN, LIVING_ROOM, BEDROOM, BATHROOM];
+/// The four room types.
+pub(super) const ROOM_TEMPLATES: [RoomTemplate; 4] = [KITCHEN, LIVING_ROOM, BEDROOM, BATHROOM];
 
-const KITCHEN: Room = Room {
+const KITCHEN: RoomTemplate = RoomTemplate {
     first_plan: 1,
     furniture: &[
         ("Cabinet", 4, 14),
@@ -166,7 +166,7 @@ const KITCHEN: Room = Room {
         ("StoveBurner", 4, 4),
         ("Toaster", 1, 1),
     ],
-    things: &[
+    objects: &[
         ("Apple", 3),
         ("Bowl", 3),
         ("Bread", 2),
@@ -198,7 +198,7 @@ const KITCHEN: Room = Room {
     lamps: &[],
 };
 
-const LIVING_ROOM: Room = Room {
+const LIVING_ROOM: RoomTemplate = RoomTemplate {
     first_plan: 201,
     furniture: &[
         ("ArmChair", 1, 2),
@@ -214,7 +214,7 @@ const LIVING_ROOM: Room = Room {
         ("Sofa", 1, 2),
         ("TVStand", 0, 1),
     ],
-    things: &[
+    objects: &[
         ("Book", 3),
         ("Bowl", 2),
         ("Box", 2),
@@ -238,7 +238,7 @@ const LIVING_ROOM: Room = Room {
     lamps: &["SideTable", "CoffeeTable"],
 };
 
-const BEDROOM: Room = Room {
+const BEDROOM: RoomTemplate = RoomTemplate {
     first_plan: 301,
     furniture: &[
         ("ArmChair", 0, 1),
@@ -253,7 +253,7 @@ const BEDROOM: Room = Room {
         ("Shelf", 1, 6),
         ("SideTable", 0, 2),
     ],
-    things: &[
+    objects: &[
         ("AlarmClock", 3),
         ("BaseballBat", 1),
         ("BasketBall", 1),
@@ -280,7 +280,7 @@ const BEDROOM: Room = Room {
     lamps: &["Desk", "Dresser", "SideTable", "Shelf"],
 };
 
-const BATHROOM: Room = Room {
+const BATHROOM: RoomTemplate = RoomTemplate {
     first_plan: 401,
     furniture: &[
         ("BathtubBasin", 0, 1),
@@ -298,7 +298,7 @@ const BATHROOM: Room = Room {
         ("ToiletPaperHanger", 1, 1),
         ("TowelHolder", 1, 1),
     ],
-    things: &[
+    objects: &[
         ("Candle", 3),
         ("Cloth", 3),
         ("DishSponge", 3),
@@ -315,37 +315,38 @@ const BATHROOM: Room = Room {
     lamps: &[],
 };
 
-/// A kind of thing that can be carried.
-pub(super) struct Kind {
+/// A portable object type.
+pub(super) struct ObjectTypeInfo {
     pub(super) name: &'static str,
-    pub(super) traits: Traits,
-    /// Kinds of receptacle it fits, usual ones first.
-    pub(super) fits: Vec<&'static str>,
+    pub(super) properties: ObjectProperties,
+    /// Receptacle types that can contain it, usual ones first.
+    pub(super) receptacles: Vec<&'static str>,
 }
 
-/// All kinds of things that can be carried, by name.
-pub(super) static KINDS: LazyLock<Vec<Kind>> = LazyLock::new(|| THINGS.lines().map(kind).collect());
+/// All portable object types, sorted by name.
+pub(super) static OBJECT_TYPES: LazyLock<Vec<ObjectTypeInfo>> =
+    LazyLock::new(|| PICKUPABLE_OBJECTS.lines().map(parse_object_type).collect());
 
-fn kind(line: &'static str) -> Kind {
+fn parse_object_type(line: &'static str) -> ObjectTypeInfo {
     let mut words = line.split(' ');
     let (name, letters) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let has = |letter| letters.contains(letter);
-    let traits = Traits {
+    let properties = ObjectProperties {
         pickupable: true,
         cleanable: has('c'),
         heatable: has('h'),
         coolable: has('l'),
         toggleable: false,
         sliceable: has('s'),
-        vessel: has('v'),
+        receptacle_object: has('v'),
     };
-    Kind { name, traits, fits: words.collect() }
+    ObjectTypeInfo { name, properties, receptacles: words.collect() }
 }
 
-/// The kind of this name.
-pub(super) fn find(name: &str) -> &'static Kind {
-    let at = KINDS.binary_search_by(|k| k.name.cmp(name)).expect("rooms hold known things");
-    &KINDS[at]
+/// The object type with this name.
+pub(super) fn find(name: &str) -> &'static ObjectTypeInfo {
+    let at = OBJECT_TYPES.binary_search_by(|k| k.name.cmp(name)).expect("room tables name known object types");
+    &OBJECT_TYPES[at]
 }
 
 #[cfg(test)]
@@ -354,20 +355,20 @@ mod tests {
 
     #[test]
     fn tables_agree_with_each_other() {
-        assert!(KINDS.is_sorted_by(|a, b| a.name < b.name));
-        assert!(RECEPTACLES.is_sorted() && FIXED.is_sorted());
-        for k in KINDS.iter() {
-            assert!(!k.fits.is_empty() && k.fits.iter().all(|r| RECEPTACLES.contains(r)), "{}", k.name);
+        assert!(OBJECT_TYPES.is_sorted_by(|a, b| a.name < b.name));
+        assert!(RECEPTACLES.is_sorted() && FIXTURES.is_sorted());
+        for k in OBJECT_TYPES.iter() {
+            assert!(!k.receptacles.is_empty() && k.receptacles.iter().all(|r| RECEPTACLES.contains(r)), "{}", k.name);
         }
-        for room in &ROOMS {
-            assert!(room.furniture.iter().all(|(f, least, most)| RECEPTACLES.contains(f) && least <= most));
-            assert!(room.fixtures.iter().all(|f| FIXED.contains(f)));
+        for room in &ROOM_TEMPLATES {
+            assert!(room.furniture.iter().all(|(f, min, max)| RECEPTACLES.contains(f) && min <= max));
+            assert!(room.fixtures.iter().all(|f| FIXTURES.contains(f)));
             assert!(room.lamps.iter().all(|l| room.furniture.iter().any(|(f, ..)| f == l)));
-            // Every kind of thing has somewhere to lie in every plan of its room.
-            for (thing, _) in room.things {
-                let always = |r: &&str| room.furniture.iter().any(|(f, least, _)| f == r && *least > 0);
-                let homes = find(thing).fits.iter().filter(|r| always(r)).count();
-                assert!(homes > 0 || *thing == "Plunger", "{thing}");
+            // Every object type has a possible receptacle in every floor plan of its room.
+            for (object, _) in room.objects {
+                let always = |r: &&str| room.furniture.iter().any(|(f, min, _)| f == r && *min > 0);
+                let possible = find(object).receptacles.iter().filter(|r| always(r)).count();
+                assert!(possible > 0 || *object == "Plunger", "{object}");
             }
         }
     }

@@ -1,6 +1,6 @@
-//! What can be set?
+//! Options of the ALFWorld environment.
 
-use super::{generator::Rooms, goal::TaskKind};
+use super::{generator::RoomSplit, goal::TaskType};
 use crate::{Error, OptionDoc, Result};
 use serde::{
     Deserialize, Deserializer,
@@ -8,40 +8,40 @@ use serde::{
 };
 use std::{fmt, path::PathBuf};
 
-/// Settings of ALFWorld.
+/// Options of ALFWorld.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AlfworldOptions {
-    /// Where games come from.
-    pub games: Games,
-    /// Which rooms generated games use.
-    pub rooms: Rooms,
-    /// Which sorts of task, one or a list; all if empty.
-    #[serde(deserialize_with = "one_or_several")]
-    pub tasks: Vec<TaskKind>,
-    /// Which split of the official games.
+    /// Source of the games.
+    pub source: GameSource,
+    /// Floor plans of generated games.
+    pub rooms: RoomSplit,
+    /// Task types, one or a list; all if empty.
+    #[serde(deserialize_with = "one_or_many")]
+    pub tasks: Vec<TaskType>,
+    /// Split of the official games.
     pub split: Option<String>,
-    /// The folder of the official games.
+    /// Directory of the official games.
     pub data: Option<PathBuf>,
-    /// Only this official game, by its path below the folder.
+    /// Play only this official game, by its path below the directory.
     pub game: Option<String>,
-    /// Leave out files that cannot be read.
+    /// Skip unreadable files.
     pub skip_bad: bool,
 }
 
-/// A single sort of task may stand without brackets.
-fn one_or_several<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Vec<TaskKind>, D::Error> {
-    struct OneOrSeveral;
+/// Accepts one task type or a list.
+fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Vec<TaskType>, D::Error> {
+    struct OneOrManyVisitor;
 
-    impl<'de> de::Visitor<'de> for OneOrSeveral {
-        type Value = Vec<TaskKind>;
+    impl<'de> de::Visitor<'de> for OneOrManyVisitor {
+        type Value = Vec<TaskType>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a sort of task or a list of them")
+            f.write_str("a task type or a list of task types")
         }
 
         fn visit_str<E: de::Error>(self, one: &str) -> std::result::Result<Self::Value, E> {
-            TaskKind::deserialize(one.into_deserializer()).map(|kind| vec![kind])
+            TaskType::deserialize(one.into_deserializer()).map(|kind| vec![kind])
         }
 
         fn visit_seq<A: de::SeqAccess<'de>>(self, several: A) -> std::result::Result<Self::Value, A::Error> {
@@ -49,55 +49,55 @@ fn one_or_several<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Re
         }
     }
 
-    deserializer.deserialize_any(OneOrSeveral)
+    deserializer.deserialize_any(OneOrManyVisitor)
 }
 
-/// Where games come from.
+/// Source of the games.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Games {
-    /// Made up.
+pub enum GameSource {
+    /// The generator.
     #[default]
     Generated,
-    /// Read from files.
+    /// The official game files.
     Official,
 }
 
 impl AlfworldOptions {
-    /// What is wrong with them, short of reading files.
+    /// Validates the options without reading files.
     pub fn check(&self) -> Result<()> {
         let official = self.split.is_some() || self.data.is_some() || self.game.is_some() || self.skip_bad;
-        if self.games == Games::Generated && official {
-            let problem = "`split`, `data`, `game` and `skip_bad` are about files; set games = \"official\" with them";
+        if self.source == GameSource::Generated && official {
+            let problem = "`split`, `data`, `game` and `skip_bad` apply to game files only; set source = \"official\"";
             return Err(Error::invalid("options of alfworld", problem));
         }
         Ok(())
     }
 
-    /// The split to read.
+    /// The split to read; the default is `train`.
     pub fn split(&self) -> &str {
         self.split.as_deref().unwrap_or("train")
     }
 }
 
-/// A line about each setting.
+/// Documentation of each option.
 pub(super) fn docs() -> Vec<OptionDoc> {
     let doc = OptionDoc::new;
     vec![
-        doc("games", "generated (default) | official", "made-up households, or ALFWorld's own game files"),
-        doc("rooms", "seen (default) | unseen", "floor plans of generated games: those of training, or others"),
+        doc("source", "generated (default) | official", "generated households, or ALFWorld's game files"),
         doc(
-            "tasks",
-            "all six (default), or one or a list of place, look, clean, heat, cool, two",
-            "which sorts of task are set",
+            "rooms",
+            "seen (default) | unseen",
+            "floor plans of generated games: the training plans, or held-out plans",
         ),
-        doc("split", "train (default) | valid_seen | valid_unseen | valid_train", "which of the official games"),
+        doc("tasks", "all six (default), or one or a list of place, look, clean, heat, cool, two", "task types"),
+        doc("split", "train (default) | valid_seen | valid_unseen | valid_train", "split of the official games"),
         doc(
             "data",
-            "a folder",
-            "where json_2.1.1/ or archives of it are; else alfworld under MAGE_DATA (else data), else ALFWORLD_DATA",
+            "a directory",
+            "directory of json_2.1.1/ or its archives; default: $MAGE_DATA/alfworld (data/alfworld if unset), then $ALFWORLD_DATA",
         ),
-        doc("game", "a path below the folder", "only this official game"),
-        doc("skip_bad", "false (default) | true", "leave out official files that cannot be read, instead of failing"),
+        doc("game", "a path below the directory", "play only this official game"),
+        doc("skip_bad", "false (default) | true", "skip unreadable official files instead of failing"),
     ]
 }

@@ -1,45 +1,44 @@
-//! What stands in a PDDL text, and where?
+//! PDDL tokenizer.
 //!
-//! A reader of tokens that knows its place, so that every complaint can name a line. Identifiers are lower-cased, as the
-//! original's parser does.
+//! It tracks its position, so that every error names a line. Its input is lower-cased, as in the original's parser.
 
 use crate::{Error, Result};
 
 /// A token of PDDL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Token<'t> {
+pub(super) enum PddlToken<'t> {
     Open,
     Close,
     Word(&'t str),
 }
 
-impl std::fmt::Display for Token<'_> {
+impl std::fmt::Display for PddlToken<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Token::Open => f.write_str("`(`"),
-            Token::Close => f.write_str("`)`"),
-            Token::Word(w) => write!(f, "`{w}`"),
+            PddlToken::Open => f.write_str("`(`"),
+            PddlToken::Close => f.write_str("`)`"),
+            PddlToken::Word(w) => write!(f, "`{w}`"),
         }
     }
 }
 
-/// Reads tokens one after the other.
+/// Iterator over the tokens of a text.
 #[derive(Clone)]
-pub(super) struct Tokens<'t> {
+pub(super) struct PddlTokens<'t> {
     text: &'t str,
     at: usize,
-    /// Where the last token began.
+    /// Start of the last token.
     last: usize,
 }
 
-impl<'t> Tokens<'t> {
-    /// Of a text that is lower-case already.
+impl<'t> PddlTokens<'t> {
+    /// Tokenizes a text, which must be lower-case.
     pub(super) fn new(text: &'t str) -> Self {
-        Tokens { text, at: 0, last: 0 }
+        PddlTokens { text, at: 0, last: 0 }
     }
 
-    /// The next token, comments left out; `None` at the end.
-    pub(super) fn next(&mut self) -> Option<Token<'t>> {
+    /// The next token, skipping comments; `None` at the end.
+    pub(super) fn next(&mut self) -> Option<PddlToken<'t>> {
         let bytes = self.text.as_bytes();
         loop {
             match *bytes.get(self.at)? {
@@ -52,47 +51,47 @@ impl<'t> Tokens<'t> {
         }
         self.last = self.at;
         let token = match bytes[self.at] {
-            b'(' => Token::Open,
-            b')' => Token::Close,
+            b'(' => PddlToken::Open,
+            b')' => PddlToken::Close,
             _ => {
                 let ends = |b: &u8| matches!(b, b'(' | b')' | b';') || b.is_ascii_whitespace();
                 let len = bytes[self.at..].iter().position(ends).unwrap_or(bytes.len() - self.at);
                 self.at += len;
-                return Some(Token::Word(&self.text[self.last..self.at]));
+                return Some(PddlToken::Word(&self.text[self.last..self.at]));
             }
         };
         self.at += 1;
         Some(token)
     }
 
-    /// The next token, of which there must be one.
-    pub(super) fn some(&mut self, wanted: &str) -> Result<Token<'t>> {
+    /// The next token; an error at the end.
+    pub(super) fn require(&mut self, expected: &str) -> Result<PddlToken<'t>> {
         let token = self.next();
         token.ok_or_else(|| {
             self.last = self.text.len();
-            self.wrong(format!("the text ends where {wanted} should be; is the file cut off?"))
+            self.error(format!("expected {expected}, but the text ends; the file may be truncated"))
         })
     }
 
-    /// The next token, which must be a word.
-    pub(super) fn word(&mut self, wanted: &str) -> Result<&'t str> {
-        match self.some(wanted)? {
-            Token::Word(w) => Ok(w),
-            other => Err(self.wrong(format!("{other} stands where {wanted} should be"))),
+    /// The next token; an error if it is not a word.
+    pub(super) fn expect_word(&mut self, expected: &str) -> Result<&'t str> {
+        match self.require(expected)? {
+            PddlToken::Word(w) => Ok(w),
+            other => Err(self.error(format!("expected {expected}, found {other}"))),
         }
     }
 
-    /// The next token, which must be this one.
-    pub(super) fn expect(&mut self, wanted: Token<'_>) -> Result<()> {
-        let text = wanted.to_string();
-        match self.some(&text)? {
-            token if token == wanted => Ok(()),
-            other => Err(self.wrong(format!("{other} stands where {text} should be"))),
+    /// The next token; an error if it differs from `expected`.
+    pub(super) fn expect(&mut self, expected: PddlToken<'_>) -> Result<()> {
+        let text = expected.to_string();
+        match self.require(&text)? {
+            token if token == expected => Ok(()),
+            other => Err(self.error(format!("expected {text}, found {other}"))),
         }
     }
 
     /// An error at the last token.
-    pub(super) fn wrong(&self, problem: impl Into<String>) -> Error {
+    pub(super) fn error(&self, problem: impl Into<String>) -> Error {
         let line = 1 + self.text.as_bytes()[..self.last].iter().filter(|b| **b == b'\n').count();
         Error::invalid(format!("pddl_problem, line {line}"), problem)
     }
@@ -103,11 +102,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_skip_comments_and_know_their_line() {
-        let mut t = Tokens::new("(a ; no (b)\n  c)d");
+    fn tokens_skip_comments_and_track_their_line() {
+        let mut t = PddlTokens::new("(a ; no (b)\n  c)d");
         let all: Vec<_> = std::iter::from_fn(|| t.next()).collect();
-        assert_eq!(all, [Token::Open, Token::Word("a"), Token::Word("c"), Token::Close, Token::Word("d")]);
-        assert_eq!(t.wrong("x").to_string(), "pddl_problem, line 2: x");
-        assert!(t.some("more").unwrap_err().to_string().contains("cut off"));
+        assert_eq!(
+            all,
+            [PddlToken::Open, PddlToken::Word("a"), PddlToken::Word("c"), PddlToken::Close, PddlToken::Word("d")]
+        );
+        assert_eq!(t.error("x").to_string(), "pddl_problem, line 2: x");
+        assert!(t.require("more").unwrap_err().to_string().contains("truncated"));
     }
 }

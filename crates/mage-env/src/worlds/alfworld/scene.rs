@@ -1,77 +1,77 @@
-//! What is in a household, as a game file says it or a generator makes it?
+//! Description of a household, from a game file or the generator.
 //!
-//! [`Household`] is a plain description with identifiers; [`World`](super::World) is what play needs, compiled from it.
+//! [`Household`] refers to entities by identifier; [`HouseholdWorld`](super::HouseholdWorld) is compiled from it for play.
 
-use super::goal::Goal;
+use super::goal::TaskGoal;
 
-/// A description of a home, the things in it, and what is asked for.
+/// Description of a household, its objects and the goal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Household {
-    /// Who acts.
+    /// Identifier of the agent.
     pub agent: String,
-    /// Places to stand at, by identifier.
+    /// Identifiers of the locations.
     pub locations: Vec<String>,
-    /// Where the agent stands first: an index into [`locations`](Household::locations).
+    /// Initial location of the agent: an index into [`locations`](Household::locations).
     pub start: usize,
-    /// Furniture and appliances.
+    /// Receptacles: furniture and appliances.
     pub receptacles: Vec<Receptacle>,
-    /// Everything else.
-    pub things: Vec<Thing>,
-    /// Which kind of receptacle may hold which kind of thing.
-    pub fits: Vec<(String, String)>,
-    /// What must be the case in the end.
-    pub goal: Goal,
-    /// The task in a sentence.
+    /// Objects.
+    pub objects: Vec<HouseholdObject>,
+    /// Pairs of receptacle type and object type that the receptacle can contain.
+    pub can_contain: Vec<(String, String)>,
+    /// The goal.
+    pub goal: TaskGoal,
+    /// The task sentence.
     pub task: String,
 }
 
-/// A piece of furniture or an appliance.
+/// A receptacle.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Receptacle {
-    /// Lower-case, with the kind before the first `_bar_`.
+    /// Lower-case identifier, with the type before the first `_bar_`.
     pub id: String,
-    /// Such as `drawertype`.
+    /// Receptacle type, such as `drawertype`.
     pub kind: String,
-    /// Where one stands to use it: an index into [`Household::locations`].
-    pub at: usize,
-    /// Whether it has a door or lid; it starts closed.
+    /// Its location: an index into [`Household::locations`].
+    pub location: usize,
+    /// Whether it has a door or lid. Openable receptacles are initially closed.
     pub openable: bool,
 }
 
-/// Something that is not a receptacle.
+/// An object.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Thing {
-    /// Lower-case, with the kind before the first `_bar_`.
+pub struct HouseholdObject {
+    /// Lower-case identifier, with the type before the first `_bar_`.
     pub id: String,
-    /// Such as `appletype`; a few official things have none, and can be put nowhere.
+    /// Object type, such as `appletype`. A few official objects have none and fit in no receptacle.
     pub kind: Option<String>,
-    /// What can be done with it.
-    pub traits: Traits,
-    /// Whether it is cool from the start.
+    /// Its properties.
+    pub properties: ObjectProperties,
+    /// Whether it is initially cool.
     pub cool: bool,
-    /// Where it is: indices into [`Household::locations`].
-    pub at: Vec<usize>,
-    /// What it is in or on: indices into [`Household::receptacles`]. Some official things are in several at once.
+    /// Its locations: indices into [`Household::locations`].
+    pub locations: Vec<usize>,
+    /// The receptacles that contain it: indices into [`Household::receptacles`]. Some official objects are in several.
     pub inside: Vec<usize>,
-    /// What is in it: indices into [`Household::things`]. Never changes, not even when one of them is taken away.
+    /// The objects it contains: indices into [`Household::objects`]. Static, even when one of them is taken.
     pub contents: Vec<usize>,
 }
 
-/// What can be done with a thing.
+/// Static properties of an object, as PDDL predicates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traits {
-    /// It can be taken.
+pub struct ObjectProperties {
+    /// Can be picked up.
     pub pickupable: bool,
-    /// It can be cleaned in a sink.
+    /// Can be cleaned in a sink.
     pub cleanable: bool,
-    /// It can be heated in a microwave.
+    /// Can be heated in a microwave.
     pub heatable: bool,
-    /// It can be cooled in a fridge.
+    /// Can be cooled in a fridge.
     pub coolable: bool,
-    /// It can be switched on.
+    /// Can be switched on.
     pub toggleable: bool,
-    /// It can be sliced.
+    /// Can be sliced.
     pub sliceable: bool,
-    /// It can hold other things.
-    pub vessel: bool,
+    /// Can contain other objects (`isReceptacleObject`).
+    pub receptacle_object: bool,
 }

@@ -1,20 +1,20 @@
-//! How do things stand?
+//! Dynamic state of a game.
 //!
-//! One block of bits for each game in progress: which doors are open, what is in what, what has been done to things. It
-//! is copied whole when an episode begins.
+//! All relations are stored in one block of bits: open receptacles, contents, object flags. The block is copied when an
+//! episode begins.
 
-/// Where each relation lies in the block, counted in words of 64 bits.
+/// Offset of each relation in the block, in words of 64 bits.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Plan {
+pub(super) struct StateLayout {
     receptacle_words: usize,
     location_words: usize,
-    thing_words: usize,
-    things: usize,
+    object_words: usize,
+    objects: usize,
 }
 
-/// A property that a thing may have or lack.
+/// A changeable property of an object.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Mark {
+pub(super) enum ObjectFlag {
     Clean,
     Hot,
     Cool,
@@ -22,58 +22,58 @@ pub(super) enum Mark {
     Sliced,
 }
 
-const MARKS: usize = 5;
+const NUM_FLAGS: usize = 5;
 
-impl Plan {
-    pub(super) fn new(receptacles: usize, things: usize, locations: usize) -> Self {
-        Plan {
+impl StateLayout {
+    pub(super) fn new(receptacles: usize, objects: usize, locations: usize) -> Self {
+        StateLayout {
             receptacle_words: receptacles.div_ceil(64),
             location_words: locations.div_ceil(64),
-            thing_words: things.div_ceil(64),
-            things,
+            object_words: objects.div_ceil(64),
+            objects,
         }
     }
 
-    fn mark(&self, mark: Mark) -> usize {
-        self.receptacle_words + mark as usize * self.thing_words
+    fn flag(&self, flag: ObjectFlag) -> usize {
+        self.receptacle_words + flag as usize * self.object_words
     }
 
-    fn inside(&self, thing: usize) -> usize {
-        self.receptacle_words + MARKS * self.thing_words + thing * self.receptacle_words
+    fn inside(&self, object: usize) -> usize {
+        self.receptacle_words + NUM_FLAGS * self.object_words + object * self.receptacle_words
     }
 
-    fn removed(&self, thing: usize) -> usize {
-        self.inside(self.things) + thing * self.receptacle_words
+    fn removed(&self, object: usize) -> usize {
+        self.inside(self.objects) + object * self.receptacle_words
     }
 
-    fn located(&self, thing: usize) -> usize {
-        self.removed(self.things) + thing * self.location_words
+    fn located(&self, object: usize) -> usize {
+        self.removed(self.objects) + object * self.location_words
     }
 
     fn words(&self) -> usize {
-        self.located(self.things)
+        self.located(self.objects)
     }
 }
 
-/// A game in progress.
+/// State of a game in progress.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct State {
-    pub(super) at: u16,
+pub struct HouseholdState {
+    pub(super) location: u16,
     pub(super) held: Option<u16>,
     words: Box<[u64]>,
 }
 
-impl State {
-    pub(super) fn new(plan: &Plan, at: u16) -> Self {
-        State { at, held: None, words: vec![0; plan.words()].into() }
+impl HouseholdState {
+    pub(super) fn new(layout: &StateLayout, location: u16) -> Self {
+        HouseholdState { location, held: None, words: vec![0; layout.words()].into() }
     }
 
-    fn get(&self, row: usize, bit: usize) -> bool {
-        self.words[row + bit / 64] >> (bit % 64) & 1 == 1
+    fn get(&self, offset: usize, bit: usize) -> bool {
+        self.words[offset + bit / 64] >> (bit % 64) & 1 == 1
     }
 
-    fn set(&mut self, row: usize, bit: usize, value: bool) {
-        let word = &mut self.words[row + bit / 64];
+    fn set(&mut self, offset: usize, bit: usize, value: bool) {
+        let word = &mut self.words[offset + bit / 64];
         *word = *word & !(1 << (bit % 64)) | u64::from(value) << (bit % 64);
     }
 
@@ -85,35 +85,35 @@ impl State {
         self.set(0, receptacle.into(), open);
     }
 
-    pub(super) fn is(&self, plan: &Plan, mark: Mark, thing: u16) -> bool {
-        self.get(plan.mark(mark), thing.into())
+    pub(super) fn has_flag(&self, layout: &StateLayout, flag: ObjectFlag, object: u16) -> bool {
+        self.get(layout.flag(flag), object.into())
     }
 
-    pub(super) fn mark(&mut self, plan: &Plan, mark: Mark, thing: u16, value: bool) {
-        self.set(plan.mark(mark), thing.into(), value);
+    pub(super) fn set_flag(&mut self, layout: &StateLayout, flag: ObjectFlag, object: u16, value: bool) {
+        self.set(layout.flag(flag), object.into(), value);
     }
 
-    pub(super) fn inside(&self, plan: &Plan, thing: u16, receptacle: u16) -> bool {
-        self.get(plan.inside(thing.into()), receptacle.into())
+    pub(super) fn inside(&self, layout: &StateLayout, object: u16, receptacle: u16) -> bool {
+        self.get(layout.inside(object.into()), receptacle.into())
     }
 
-    /// Puts a thing in or takes it out. Only taking out leaves a trace of its own, which `look` shows.
-    pub(super) fn set_inside(&mut self, plan: &Plan, thing: u16, receptacle: u16, value: bool) {
-        self.set(plan.inside(thing.into()), receptacle.into(), value);
-        self.set(plan.removed(thing.into()), receptacle.into(), !value);
+    /// Puts an object into a receptacle or removes it. Removal is recorded separately, because `look` reports it.
+    pub(super) fn set_inside(&mut self, layout: &StateLayout, object: u16, receptacle: u16, value: bool) {
+        self.set(layout.inside(object.into()), receptacle.into(), value);
+        self.set(layout.removed(object.into()), receptacle.into(), !value);
     }
 
-    /// Whether a thing was taken out of this and not put back.
-    pub(super) fn removed(&self, plan: &Plan, thing: u16, receptacle: u16) -> bool {
-        self.get(plan.removed(thing.into()), receptacle.into())
+    /// Whether the object was taken from this receptacle and not put back.
+    pub(super) fn removed(&self, layout: &StateLayout, object: u16, receptacle: u16) -> bool {
+        self.get(layout.removed(object.into()), receptacle.into())
     }
 
-    pub(super) fn located(&self, plan: &Plan, thing: u16, location: u16) -> bool {
-        self.get(plan.located(thing.into()), location.into())
+    pub(super) fn located(&self, layout: &StateLayout, object: u16, location: u16) -> bool {
+        self.get(layout.located(object.into()), location.into())
     }
 
-    pub(super) fn set_located(&mut self, plan: &Plan, thing: u16, location: u16, value: bool) {
-        self.set(plan.located(thing.into()), location.into(), value);
+    pub(super) fn set_located(&mut self, layout: &StateLayout, object: u16, location: u16, value: bool) {
+        self.set(layout.located(object.into()), location.into(), value);
     }
 }
 
@@ -123,37 +123,37 @@ mod tests {
 
     #[test]
     fn relations_do_not_overlap() {
-        let (receptacles, things, locations) = (70, 65, 130);
-        let plan = Plan::new(receptacles, things, locations);
-        let blank = State::new(&plan, 0);
+        let (receptacles, objects, locations) = (70, 65, 130);
+        let layout = StateLayout::new(receptacles, objects, locations);
+        let empty = HouseholdState::new(&layout, 0);
         let mut seen = std::collections::HashSet::new();
-        let mut differs = |s: State| {
-            let changed: Vec<_> = s.words.iter().zip(&blank.words).enumerate().filter(|(_, (a, b))| a != b).collect();
+        let mut differs = |s: HouseholdState| {
+            let changed: Vec<_> = s.words.iter().zip(&empty.words).enumerate().filter(|(_, (a, b))| a != b).collect();
             assert_eq!(changed.len(), 1);
             assert!(seen.insert((changed[0].0, *changed[0].1.0)));
         };
         for t in [0, 1, 63, 64] {
             for r in [0, 1, 63, 64, 69] {
-                let mut s = blank.clone();
-                s.set(plan.inside(t), r, true);
+                let mut s = empty.clone();
+                s.set(layout.inside(t), r, true);
                 differs(s);
-                let mut s = blank.clone();
-                s.set(plan.removed(t), r, true);
+                let mut s = empty.clone();
+                s.set(layout.removed(t), r, true);
                 differs(s);
             }
             for l in [0, 64, 129] {
-                let mut s = blank.clone();
-                s.set_located(&plan, t as u16, l, true);
+                let mut s = empty.clone();
+                s.set_located(&layout, t as u16, l, true);
                 differs(s);
             }
-            for m in [Mark::Clean, Mark::Hot, Mark::Cool, Mark::Toggled, Mark::Sliced] {
-                let mut s = blank.clone();
-                s.mark(&plan, m, t as u16, true);
+            for m in [ObjectFlag::Clean, ObjectFlag::Hot, ObjectFlag::Cool, ObjectFlag::Toggled, ObjectFlag::Sliced] {
+                let mut s = empty.clone();
+                s.set_flag(&layout, m, t as u16, true);
                 differs(s);
             }
         }
         for r in [0, 64, 69] {
-            let mut s = blank.clone();
+            let mut s = empty.clone();
             s.set_open(r, true);
             differs(s);
         }

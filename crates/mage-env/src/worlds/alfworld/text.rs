@@ -1,16 +1,16 @@
-//! What does one read?
+//! Observation texts.
 //!
-//! The sentences are the original's, to the letter. Lists are in the order of identifiers, not of numbers; the article is
+//! All sentences are the original's, byte for byte. Lists are in the order of identifiers, not of numbers; the article is
 //! always "a".
 
 use super::{
-    command::Command,
-    state::{Mark, State},
-    world::World,
+    command::AlfworldCommand,
+    state::{HouseholdState, ObjectFlag},
+    world::HouseholdWorld,
 };
 
-/// What anything impossible is answered with.
-pub const NOTHING: &str = "Nothing happens.";
+/// Feedback on a command that is not admissible.
+pub const NOTHING_HAPPENS: &str = "Nothing happens.";
 
 const HELP: &str = "Available commands:
   look:                             look around your current location
@@ -28,65 +28,77 @@ const HELP: &str = "Available commands:
   slice (object) with (object):     slice an object using a sharp object
 ";
 
-/// What one reads first.
-pub fn opening(world: &World) -> String {
+/// The first observation of an episode.
+pub fn initial_observation(world: &HouseholdWorld) -> String {
     let mut out = String::with_capacity(640);
     out.push_str("-= Welcome to TextWorld, ALFRED! =-\n\n");
-    if world.here(&world.start).is_empty() {
+    if world.receptacles_here(&world.start).is_empty() {
         out.push_str("You are in the middle of a room. Looking quickly around you, you see ");
-        list(&mut out, "a ", world.places.iter().map(|p| &*p.name));
+        push_list(&mut out, "a ", world.receptacles.iter().map(|p| &*p.name));
         out.push('.');
     } else {
-        look(world, &world.start, &mut out);
+        describe_location(world, &world.start, &mut out);
     }
     out.push_str("\n\n");
     out.push_str(&world.task);
     out
 }
 
-/// What one reads after a command has been carried out.
-pub(super) fn feedback(world: &World, s: &State, command: Command) -> String {
+/// Feedback on an executed command.
+pub(super) fn feedback(world: &HouseholdWorld, s: &HouseholdState, command: AlfworldCommand) -> String {
     let mut out = String::with_capacity(96);
-    let mut say = |parts: &[&str]| parts.iter().for_each(|p| out.push_str(p));
-    let p = |p| &*world.place(p).name;
-    let t = |t| &*world.thing(t).name;
+    let mut push_parts = |parts: &[&str]| parts.iter().for_each(|p| out.push_str(p));
+    let p = |p| &*world.receptacle(p).name;
+    let t = |t| &*world.object(t).name;
     match command {
-        Command::Help => say(&[HELP]),
-        Command::Look => look(world, s, &mut out),
-        Command::Inventory => match s.held {
-            Some(held) => say(&["You are carrying: a ", t(held), "."]),
-            None => say(&["You are not carrying anything."]),
+        AlfworldCommand::Help => push_parts(&[HELP]),
+        AlfworldCommand::Look => describe_location(world, s, &mut out),
+        AlfworldCommand::Inventory => match s.held {
+            Some(held) => push_parts(&["You are carrying: a ", t(held), "."]),
+            None => push_parts(&["You are not carrying anything."]),
         },
-        Command::GoTo(place) => {
-            say(&["You arrive at ", p(place), ". "]);
-            receptacle(world, s, place, &mut out);
+        AlfworldCommand::GoTo(receptacle) => {
+            push_parts(&["You arrive at ", p(receptacle), ". "]);
+            describe_receptacle(world, s, receptacle, &mut out);
         }
-        Command::Open(place) => {
-            say(&["You open the ", p(place), ". "]);
-            receptacle(world, s, place, &mut out);
+        AlfworldCommand::Open(receptacle) => {
+            push_parts(&["You open the ", p(receptacle), ". "]);
+            describe_receptacle(world, s, receptacle, &mut out);
         }
-        Command::Close(place) => say(&["You close the ", p(place), "."]),
-        Command::ExaminePlace(place) => receptacle(world, s, place, &mut out),
-        Command::ExamineThing(thing) => object(world, s, thing, &mut out),
-        Command::Take(thing, place) => say(&["You pick up the ", t(thing), " from the ", p(place), "."]),
-        Command::Move(thing, place) => say(&["You move the ", t(thing), " to the ", p(place), "."]),
-        Command::Clean(thing, place) => say(&["You clean the ", t(thing), " using the ", p(place), "."]),
-        Command::Heat(thing, place) => say(&["You heat the ", t(thing), " using the ", p(place), "."]),
-        Command::Cool(thing, place) => say(&["You cool the ", t(thing), " using the ", p(place), "."]),
-        Command::Use(thing) => say(&["You turn on the ", t(thing), "."]),
-        Command::Slice(thing, knife) => say(&["You sliced the ", t(thing), " with the ", t(knife), "."]),
+        AlfworldCommand::Close(receptacle) => push_parts(&["You close the ", p(receptacle), "."]),
+        AlfworldCommand::ExamineReceptacle(receptacle) => describe_receptacle(world, s, receptacle, &mut out),
+        AlfworldCommand::ExamineObject(object) => describe_object(world, s, object, &mut out),
+        AlfworldCommand::Take(object, receptacle) => {
+            push_parts(&["You pick up the ", t(object), " from the ", p(receptacle), "."])
+        }
+        AlfworldCommand::Move(object, receptacle) => {
+            push_parts(&["You move the ", t(object), " to the ", p(receptacle), "."])
+        }
+        AlfworldCommand::Clean(object, receptacle) => {
+            push_parts(&["You clean the ", t(object), " using the ", p(receptacle), "."])
+        }
+        AlfworldCommand::Heat(object, receptacle) => {
+            push_parts(&["You heat the ", t(object), " using the ", p(receptacle), "."])
+        }
+        AlfworldCommand::Cool(object, receptacle) => {
+            push_parts(&["You cool the ", t(object), " using the ", p(receptacle), "."])
+        }
+        AlfworldCommand::UseObject(object) => push_parts(&["You turn on the ", t(object), "."]),
+        AlfworldCommand::Slice(object, knife) => {
+            push_parts(&["You sliced the ", t(object), " with the ", t(knife), "."])
+        }
     }
     out
 }
 
-/// A receptacle, and what is in or on it as far as one can see.
-pub(super) fn receptacle(world: &World, s: &State, place: u16, out: &mut String) {
-    let name = &world.place(place).name;
-    if !world.place(place).openable {
+/// Describes a receptacle and its visible contents.
+pub(super) fn describe_receptacle(world: &HouseholdWorld, s: &HouseholdState, receptacle: u16, out: &mut String) {
+    let name = &world.receptacle(receptacle).name;
+    if !world.receptacle(receptacle).openable {
         out.push_str("On the ");
         out.push_str(name);
         out.push_str(", you see ");
-    } else if s.open(place) {
+    } else if s.open(receptacle) {
         out.push_str("The ");
         out.push_str(name);
         out.push_str(" is open. In it, you see ");
@@ -96,23 +108,23 @@ pub(super) fn receptacle(world: &World, s: &State, place: u16, out: &mut String)
         out.push_str(" is closed.");
         return;
     }
-    list(out, "a ", world.contents(s, place).map(|t| &*world.thing(t).name));
+    push_list(out, "a ", world.contents(s, receptacle).map(|t| &*world.object(t).name));
     out.push('.');
 }
 
-fn object(world: &World, s: &State, thing: u16, out: &mut String) {
-    let item = world.thing(thing);
-    let is = |mark| s.is(&world.plan, mark, thing);
-    if item.traits.vessel {
+fn describe_object(world: &HouseholdWorld, s: &HouseholdState, object: u16, out: &mut String) {
+    let item = world.object(object);
+    let is = |flag| s.has_flag(&world.layout, flag, object);
+    if item.properties.receptacle_object {
         out.push_str("This is a normal ");
         out.push_str(&item.name);
         out.push_str(". In it, you see ");
-        list(out, "a ", item.contents.iter().map(|t| &*world.thing(*t).name));
+        push_list(out, "a ", item.contents.iter().map(|t| &*world.object(*t).name));
         out.push('.');
         return;
     }
-    let sliced = if is(Mark::Sliced) { "sliced " } else { "" };
-    let state = match (is(Mark::Hot), is(Mark::Clean), is(Mark::Cool)) {
+    let sliced = if is(ObjectFlag::Sliced) { "sliced " } else { "" };
+    let state = match (is(ObjectFlag::Hot), is(ObjectFlag::Clean), is(ObjectFlag::Cool)) {
         (true, true, _) => "hot and clean ",
         (_, true, true) => "cool and clean ",
         (_, true, _) => "clean ",
@@ -121,7 +133,7 @@ fn object(world: &World, s: &State, thing: u16, out: &mut String) {
         (_, _, true) => "cool ",
         _ => "",
     };
-    let parts = if state.is_empty() && item.traits.toggleable && is(Mark::Toggled) {
+    let parts = if state.is_empty() && item.properties.toggleable && is(ObjectFlag::Toggled) {
         ["This ", "", "", &item.name, " is on."]
     } else if state.is_empty() && sliced.is_empty() {
         ["There's nothing special about ", "", "", &item.name, "."]
@@ -131,27 +143,27 @@ fn object(world: &World, s: &State, thing: u16, out: &mut String) {
     parts.iter().for_each(|p| out.push_str(p));
 }
 
-fn look(world: &World, s: &State, out: &mut String) {
-    let here = world.here(s);
+fn describe_location(world: &HouseholdWorld, s: &HouseholdState, out: &mut String) {
+    let here = world.receptacles_here(s);
     if here.is_empty() {
-        // Unlike the opening, which lists everything: here the location is bound, and nothing stands at it.
+        // The initial observation lists all receptacles; this rule is bound to the location, which has none.
         out.push_str("You are in the middle of a room. Looking quickly around you, you see nothing.");
         return;
     }
     out.push_str("You are facing the ");
-    list(out, "", here.iter().map(|p| &*world.place(*p).name));
+    push_list(out, "", here.iter().map(|p| &*world.receptacle(*p).name));
     out.push_str(". Next to it, you see ");
-    // One entry for each place here that a thing was taken from, if it now lies elsewhere at the same location.
-    let plan = &world.plan;
-    let moved = (0..world.things.len() as u16)
-        .filter(|t| s.located(plan, *t, s.at))
-        .flat_map(|t| here.iter().filter(move |p| s.removed(plan, t, **p)).map(move |_| &*world.thing(t).name));
-    list(out, "a ", moved);
+    // One entry per receptacle here that an object was taken from, if the object is now elsewhere at this location.
+    let layout = &world.layout;
+    let moved = (0..world.objects.len() as u16)
+        .filter(|t| s.located(layout, *t, s.location))
+        .flat_map(|t| here.iter().filter(move |p| s.removed(layout, t, **p)).map(move |_| &*world.object(t).name));
+    push_list(out, "a ", moved);
     out.push('.');
 }
 
 /// "nothing", "a x", "a x, and a y", "a x, a y, and a z".
-fn list<'n>(out: &mut String, article: &str, names: impl Iterator<Item = &'n str>) {
+fn push_list<'n>(out: &mut String, article: &str, names: impl Iterator<Item = &'n str>) {
     let mut names = names.peekable();
     if names.peek().is_none() {
         out.push_str("nothing");
@@ -168,26 +180,26 @@ fn list<'n>(out: &mut String, article: &str, names: impl Iterator<Item = &'n str
     }
 }
 
-/// What can be seen from where one stands, and what one carries: the state as far as it is known here and now.
-pub(super) fn surroundings(world: &World, s: &State) -> String {
+/// The locally observable state: receptacles at the agent's location and the held object.
+pub(super) fn surroundings(world: &HouseholdWorld, s: &HouseholdState) -> String {
     let mut out = String::with_capacity(128);
-    for place in world.here(s) {
-        receptacle(world, s, *place, &mut out);
+    for receptacle in world.receptacles_here(s) {
+        describe_receptacle(world, s, *receptacle, &mut out);
         out.push(' ');
     }
-    if world.here(s).is_empty() {
+    if world.receptacles_here(s).is_empty() {
         out.push_str("You are in the middle of a room. ");
     }
     match s.held {
         None => out.push_str("You are not carrying anything."),
-        Some(thing) => {
+        Some(object) => {
             out.push_str("You are carrying: a ");
-            out.push_str(&world.thing(thing).name);
+            out.push_str(&world.object(object).name);
             out.push_str(". ");
-            object(world, s, thing, &mut out);
-            // A vessel's sentence hides what was done to it.
-            let done = [(Mark::Clean, " clean"), (Mark::Hot, " hot"), (Mark::Cool, " cool")];
-            let done = done.iter().filter(|(mark, _)| s.is(&world.plan, *mark, thing));
+            describe_object(world, s, object, &mut out);
+            // The description of a receptacle object does not state its flags.
+            let done = [(ObjectFlag::Clean, " clean"), (ObjectFlag::Hot, " hot"), (ObjectFlag::Cool, " cool")];
+            let done = done.iter().filter(|(flag, _)| s.has_flag(&world.layout, *flag, object));
             done.for_each(|(_, word)| out.push_str(word));
         }
     }

@@ -1,235 +1,239 @@
-//! What never changes while a game is played?
+//! Static part of a game.
 //!
-//! A [`World`] is a household made ready: things and places numbered in the original's order, names given, and everything
-//! that rules and sentences ask for looked up in advance. It is shared by all who play the game.
+//! A [`HouseholdWorld`] is a compiled [`Household`]: objects and receptacles are indexed in the original's order and named,
+//! and every lookup of rules and texts is precomputed. All environments of a game share it.
 
 use super::{
-    goal::{Goal, TaskKind},
+    goal::{TaskGoal, TaskType},
     scene::Household,
-    state::{Mark, Plan, State},
+    state::{HouseholdState, ObjectFlag, StateLayout},
 };
 use std::collections::HashMap;
 
-/// A game ready to be played.
+/// A game compiled for play.
 #[derive(Debug)]
-pub struct World {
-    pub(super) goal: Goal,
+pub struct HouseholdWorld {
+    pub(super) goal: TaskGoal,
     pub(super) task: Box<str>,
-    pub(super) places: Box<[Place]>,
-    pub(super) things: Box<[Item]>,
-    /// Places in the order of their names.
-    pub(super) places_by_name: Box<[u16]>,
-    /// The places at each location, in the original's order.
-    pub(super) spots: Box<[Box<[u16]>]>,
-    /// Everything with a name, in the order of names.
-    names: Box<[Named]>,
-    /// For each thing, a bit for each place that may hold it.
-    fits: Box<[u64]>,
-    pub(super) plan: Plan,
-    pub(super) start: State,
+    pub(super) receptacles: Box<[CompiledReceptacle]>,
+    pub(super) objects: Box<[CompiledObject]>,
+    /// Receptacles sorted by name.
+    pub(super) receptacles_by_name: Box<[u16]>,
+    /// The receptacles at each location, in the original's order.
+    pub(super) receptacles_at: Box<[Box<[u16]>]>,
+    /// All named entities, sorted by name.
+    names: Box<[Entity]>,
+    /// Per object, one bit for each receptacle that may contain it.
+    can_contain: Box<[u64]>,
+    pub(super) layout: StateLayout,
+    pub(super) start: HouseholdState,
 }
 
-/// A receptacle in a game.
+/// A receptacle of a compiled game.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct CompiledReceptacle {
     pub(super) name: Box<str>,
-    pub(super) at: u16,
+    pub(super) location: u16,
     pub(super) openable: bool,
-    pub(super) use_for: Use,
-    /// Whether the goal is about it.
-    pub(super) target: bool,
+    pub(super) appliance: Appliance,
+    /// Whether the goal refers to its type.
+    pub(super) is_target: bool,
 }
 
-/// What else a receptacle is good for.
+/// Appliance function of a receptacle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Use {
-    Nothing,
-    Cleaning,
-    Heating,
-    Cooling,
+pub(super) enum Appliance {
+    None,
+    Sink,
+    Microwave,
+    Fridge,
 }
 
-/// A thing in a game.
+/// An object of a compiled game.
 #[derive(Debug)]
-pub(super) struct Item {
+pub(super) struct CompiledObject {
     pub(super) name: Box<str>,
-    /// Its place in the order of names.
+    /// Its rank by name.
     pub(super) rank: u16,
-    pub(super) traits: super::scene::Traits,
+    pub(super) properties: super::scene::ObjectProperties,
     pub(super) knife: bool,
-    /// Whether the goal is about it.
-    pub(super) wanted: bool,
-    /// Whether it is a lamp the goal is about.
-    pub(super) lamp: bool,
+    /// Whether the goal refers to its type.
+    pub(super) is_goal_object: bool,
+    /// Whether it is a lamp of the type in a [`TaskType::Look`] goal.
+    pub(super) is_goal_lamp: bool,
     pub(super) contents: Box<[u16]>,
 }
 
-/// Something a command can name.
+/// An entity that a command can name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Named {
-    Place(u16),
-    Thing(u16),
+pub(super) enum Entity {
+    Receptacle(u16),
+    Object(u16),
 }
 
-impl World {
-    /// Makes a household ready.
+impl HouseholdWorld {
+    /// Compiles a household.
     pub fn new(household: &Household) -> Self {
         let h = household;
-        let place_order = order_by(&h.receptacles, |r| &r.id);
-        let thing_order = order_by(&h.things, |t| &t.id);
-        let place_number = inverse(&place_order);
-        let thing_number = inverse(&thing_order);
+        let receptacle_order = order_by(&h.receptacles, |r| &r.id);
+        let object_order = order_by(&h.objects, |t| &t.id);
+        let receptacle_index = inverse(&receptacle_order);
+        let object_index = inverse(&object_order);
         let names = names(h);
 
-        let places: Box<[Place]> = place_order
+        let receptacles: Box<[CompiledReceptacle]> = receptacle_order
             .iter()
             .map(|i| &h.receptacles[*i])
-            .map(|r| Place {
+            .map(|r| CompiledReceptacle {
                 name: names[r.id.as_str()].clone(),
-                at: r.at as u16,
+                location: r.location as u16,
                 openable: r.openable,
-                use_for: match r.kind.as_str() {
-                    "sinktype" | "sinkbasintype" => Use::Cleaning,
-                    "microwavetype" => Use::Heating,
-                    "fridgetype" => Use::Cooling,
-                    _ => Use::Nothing,
+                appliance: match r.kind.as_str() {
+                    "sinktype" | "sinkbasintype" => Appliance::Sink,
+                    "microwavetype" => Appliance::Microwave,
+                    "fridgetype" => Appliance::Fridge,
+                    _ => Appliance::None,
                 },
-                target: h.goal.kind != TaskKind::Look && r.kind == h.goal.target,
+                is_target: h.goal.kind != TaskType::Look && r.kind == h.goal.target,
             })
             .collect();
-        let mut things: Box<[Item]> = thing_order
+        let mut objects: Box<[CompiledObject]> = object_order
             .iter()
-            .map(|i| &h.things[*i])
+            .map(|i| &h.objects[*i])
             .map(|t| {
                 let kind = t.kind.as_deref();
-                Item {
+                CompiledObject {
                     name: names[t.id.as_str()].clone(),
                     rank: 0,
-                    traits: t.traits,
+                    properties: t.properties,
                     knife: matches!(kind, Some("knifetype" | "butterknifetype")),
-                    wanted: kind == Some(h.goal.thing.as_str()),
-                    lamp: h.goal.kind == TaskKind::Look && t.traits.toggleable && kind == Some(h.goal.target.as_str()),
-                    contents: sorted(t.contents.iter().map(|c| thing_number[*c])),
+                    is_goal_object: kind == Some(h.goal.object.as_str()),
+                    is_goal_lamp: h.goal.kind == TaskType::Look
+                        && t.properties.toggleable
+                        && kind == Some(h.goal.target.as_str()),
+                    contents: sorted(t.contents.iter().map(|c| object_index[*c])),
                 }
             })
             .collect();
-        let by_name = order_by(&things, |t| &t.name);
-        by_name.iter().enumerate().for_each(|(rank, t)| things[*t].rank = rank as u16);
+        let by_name = order_by(&objects, |t| &t.name);
+        by_name.iter().enumerate().for_each(|(rank, t)| objects[*t].rank = rank as u16);
 
-        let mut spots = vec![Vec::new(); h.locations.len()];
-        places.iter().enumerate().for_each(|(i, p)| spots[usize::from(p.at)].push(i as u16));
+        let mut receptacles_at = vec![Vec::new(); h.locations.len()];
+        receptacles.iter().enumerate().for_each(|(i, p)| receptacles_at[usize::from(p.location)].push(i as u16));
 
-        let plan = Plan::new(places.len(), things.len(), h.locations.len());
-        let mut start = State::new(&plan, h.start as u16);
-        for (number, i) in thing_order.iter().enumerate() {
-            let (t, number) = (&h.things[*i], number as u16);
-            t.at.iter().for_each(|l| start.set_located(&plan, number, *l as u16, true));
-            t.inside.iter().for_each(|r| start.set_inside(&plan, number, place_number[*r], true));
-            start.mark(&plan, Mark::Cool, number, t.cool);
+        let layout = StateLayout::new(receptacles.len(), objects.len(), h.locations.len());
+        let mut start = HouseholdState::new(&layout, h.start as u16);
+        for (number, i) in object_order.iter().enumerate() {
+            let (t, number) = (&h.objects[*i], number as u16);
+            t.locations.iter().for_each(|l| start.set_located(&layout, number, *l as u16, true));
+            t.inside.iter().for_each(|r| start.set_inside(&layout, number, receptacle_index[*r], true));
+            start.set_flag(&layout, ObjectFlag::Cool, number, t.cool);
         }
-        let mut world = World {
+        let mut world = HouseholdWorld {
             goal: h.goal.clone(),
             task: h.task.as_str().into(),
-            places_by_name: order_by(&places, |p| &p.name).into_iter().map(|i| i as u16).collect(),
-            fits: fits(h, &place_order, &thing_order),
-            spots: spots.into_iter().map(Vec::into_boxed_slice).collect(),
+            receptacles_by_name: order_by(&receptacles, |p| &p.name).into_iter().map(|i| i as u16).collect(),
+            can_contain: can_contain(h, &receptacle_order, &object_order),
+            receptacles_at: receptacles_at.into_iter().map(Vec::into_boxed_slice).collect(),
             names: Box::default(),
-            places,
-            things,
-            plan,
+            receptacles,
+            objects,
+            layout,
             start,
         };
-        let all = (0..world.places.len()).map(|i| Named::Place(i as u16));
-        let mut all: Vec<Named> = all.chain((0..world.things.len()).map(|i| Named::Thing(i as u16))).collect();
+        let all = (0..world.receptacles.len()).map(|i| Entity::Receptacle(i as u16));
+        let mut all: Vec<Entity> = all.chain((0..world.objects.len()).map(|i| Entity::Object(i as u16))).collect();
         all.sort_by(|a, b| world.name(*a).cmp(world.name(*b)));
         world.names = all.into();
         world
     }
 
-    /// What is asked for.
-    pub fn goal(&self) -> &Goal {
+    /// The goal.
+    pub fn goal(&self) -> &TaskGoal {
         &self.goal
     }
 
-    /// The task in a sentence.
+    /// The task sentence.
     pub fn task(&self) -> &str {
         &self.task
     }
 
-    /// How everything stands at first.
-    pub fn start(&self) -> &State {
+    /// The initial state.
+    pub fn start(&self) -> &HouseholdState {
         &self.start
     }
 
-    pub(super) fn name(&self, named: Named) -> &str {
+    pub(super) fn name(&self, named: Entity) -> &str {
         match named {
-            Named::Place(p) => &self.places[usize::from(p)].name,
-            Named::Thing(t) => &self.things[usize::from(t)].name,
+            Entity::Receptacle(p) => &self.receptacles[usize::from(p)].name,
+            Entity::Object(t) => &self.objects[usize::from(t)].name,
         }
     }
 
-    /// Looks a name up.
-    pub(super) fn find(&self, name: &str) -> Option<Named> {
+    /// The entity with this name.
+    pub(super) fn entity_named(&self, name: &str) -> Option<Entity> {
         self.names.binary_search_by(|n| self.name(*n).cmp(name)).ok().map(|i| self.names[i])
     }
 
-    pub(super) fn place(&self, place: u16) -> &Place {
-        &self.places[usize::from(place)]
+    pub(super) fn receptacle(&self, receptacle: u16) -> &CompiledReceptacle {
+        &self.receptacles[usize::from(receptacle)]
     }
 
-    pub(super) fn thing(&self, thing: u16) -> &Item {
-        &self.things[usize::from(thing)]
+    pub(super) fn object(&self, object: u16) -> &CompiledObject {
+        &self.objects[usize::from(object)]
     }
 
-    /// The places where the agent stands.
-    pub(super) fn here(&self, s: &State) -> &[u16] {
-        &self.spots[usize::from(s.at)]
+    /// The receptacles at the agent's location.
+    pub(super) fn receptacles_here(&self, s: &HouseholdState) -> &[u16] {
+        &self.receptacles_at[usize::from(s.location)]
     }
 
-    pub(super) fn fits(&self, thing: u16, place: u16) -> bool {
-        let words = self.places.len().div_ceil(64);
-        let (thing, place) = (usize::from(thing), usize::from(place));
-        self.fits[thing * words + place / 64] >> (place % 64) & 1 == 1
+    pub(super) fn can_contain(&self, object: u16, receptacle: u16) -> bool {
+        let words = self.receptacles.len().div_ceil(64);
+        let (object, receptacle) = (usize::from(object), usize::from(receptacle));
+        self.can_contain[object * words + receptacle / 64] >> (receptacle % 64) & 1 == 1
     }
 
-    /// What is in or on a place, in the original's order.
-    pub(super) fn contents<'w>(&'w self, s: &'w State, place: u16) -> impl Iterator<Item = u16> + 'w {
-        (0..self.things.len() as u16).filter(move |t| s.inside(&self.plan, *t, place))
+    /// The objects in or on a receptacle, in the original's order.
+    pub(super) fn contents<'w>(&'w self, s: &'w HouseholdState, receptacle: u16) -> impl Iterator<Item = u16> + 'w {
+        (0..self.objects.len() as u16).filter(move |t| s.inside(&self.layout, *t, receptacle))
     }
 
-    /// Whether a thing in or on a place can be reached.
-    pub(super) fn accessible(&self, s: &State, place: u16) -> bool {
-        !self.place(place).openable || s.open(place)
+    /// Whether the contents of a receptacle can be reached: it has no door, or is open.
+    pub(super) fn is_accessible(&self, s: &HouseholdState, receptacle: u16) -> bool {
+        !self.receptacle(receptacle).openable || s.open(receptacle)
     }
 
-    /// Whether the goal is met.
-    pub fn won(&self, s: &State) -> bool {
-        let wanted = |t: &u16| self.thing(*t).wanted;
-        let things = || (0..self.things.len() as u16).filter(wanted);
-        let is = |mark, t| s.is(&self.plan, mark, t);
+    /// Whether the goal is satisfied.
+    pub fn won(&self, s: &HouseholdState) -> bool {
+        let wanted = |t: &u16| self.object(*t).is_goal_object;
+        let objects = || (0..self.objects.len() as u16).filter(wanted);
+        let is = |flag, t| s.has_flag(&self.layout, flag, t);
         let placed = |ready: &dyn Fn(u16) -> bool, count: usize| {
-            let targets = (0..self.places.len() as u16).filter(|p| self.place(*p).target);
-            targets.into_iter().any(|p| things().filter(|t| s.inside(&self.plan, *t, p) && ready(*t)).count() >= count)
+            let targets = (0..self.receptacles.len() as u16).filter(|p| self.receptacle(*p).is_target);
+            targets
+                .into_iter()
+                .any(|p| objects().filter(|t| s.inside(&self.layout, *t, p) && ready(*t)).count() >= count)
         };
         match self.goal.kind {
-            TaskKind::Place => placed(&|_| true, 1),
-            TaskKind::Clean => placed(&|t| self.thing(t).traits.cleanable && is(Mark::Clean, t), 1),
-            TaskKind::Heat => placed(&|t| self.thing(t).traits.heatable && is(Mark::Hot, t), 1),
-            TaskKind::Cool => placed(&|t| self.thing(t).traits.coolable && is(Mark::Cool, t), 1),
-            TaskKind::Two => placed(&|_| true, 2),
-            TaskKind::Look => {
+            TaskType::Place => placed(&|_| true, 1),
+            TaskType::Clean => placed(&|t| self.object(t).properties.cleanable && is(ObjectFlag::Clean, t), 1),
+            TaskType::Heat => placed(&|t| self.object(t).properties.heatable && is(ObjectFlag::Hot, t), 1),
+            TaskType::Cool => placed(&|t| self.object(t).properties.coolable && is(ObjectFlag::Cool, t), 1),
+            TaskType::Two => placed(&|_| true, 2),
+            TaskType::Look => {
                 let lit = |t: u16| {
-                    self.thing(t).lamp
-                        && is(Mark::Toggled, t)
-                        && self.here(s).iter().any(|p| s.inside(&self.plan, t, *p))
+                    self.object(t).is_goal_lamp
+                        && is(ObjectFlag::Toggled, t)
+                        && self.receptacles_here(s).iter().any(|p| s.inside(&self.layout, t, *p))
                 };
-                s.held.is_some_and(|t| wanted(&t)) && (0..self.things.len() as u16).any(lit)
+                s.held.is_some_and(|t| wanted(&t)) && (0..self.objects.len() as u16).any(lit)
             }
         }
     }
 }
 
-/// Indices in the order of a text.
+/// Indices sorted by a text.
 fn order_by<T>(items: &[T], text: impl Fn(&T) -> &str) -> Vec<usize> {
     let mut order: Vec<usize> = (0..items.len()).collect();
     order.sort_by(|a, b| text(&items[*a]).cmp(text(&items[*b])));
@@ -248,16 +252,16 @@ fn sorted(items: impl Iterator<Item = u16>) -> Box<[u16]> {
     items.into()
 }
 
-/// The display name of everything: along the order of identifiers, numbers of equal names run downwards.
+/// Display names by identifier. Among equal names, numbers decrease in the order of identifiers.
 fn names(h: &Household) -> HashMap<&str, Box<str>> {
-    let kinds = h.fits.iter().flat_map(|(r, t)| [r, t]);
+    let kinds = h.can_contain.iter().flat_map(|(r, t)| [r, t]);
     let kinds =
-        kinds.chain(h.receptacles.iter().map(|r| &r.kind)).chain(h.things.iter().filter_map(|t| t.kind.as_ref()));
+        kinds.chain(h.receptacles.iter().map(|r| &r.kind)).chain(h.objects.iter().filter_map(|t| t.kind.as_ref()));
     let mut ids: Vec<&str> = kinds
         .chain([&h.agent])
         .chain(&h.locations)
         .chain(h.receptacles.iter().map(|r| &r.id))
-        .chain(h.things.iter().map(|t| &t.id))
+        .chain(h.objects.iter().map(|t| &t.id))
         .map(String::as_str)
         .collect();
     ids.sort_unstable();
@@ -278,14 +282,15 @@ fn names(h: &Household) -> HashMap<&str, Box<str>> {
     names
 }
 
-fn fits(h: &Household, place_order: &[usize], thing_order: &[usize]) -> Box<[u64]> {
-    let pairs: std::collections::HashSet<(&str, &str)> = h.fits.iter().map(|(r, t)| (r.as_str(), t.as_str())).collect();
-    let words = place_order.len().div_ceil(64);
-    let mut bits = vec![0; words * thing_order.len()];
-    for (t, thing) in thing_order.iter().enumerate() {
-        let Some(kind) = &h.things[*thing].kind else { continue };
-        for (p, place) in place_order.iter().enumerate() {
-            if pairs.contains(&(h.receptacles[*place].kind.as_str(), kind.as_str())) {
+fn can_contain(h: &Household, receptacle_order: &[usize], object_order: &[usize]) -> Box<[u64]> {
+    let pairs: std::collections::HashSet<(&str, &str)> =
+        h.can_contain.iter().map(|(r, t)| (r.as_str(), t.as_str())).collect();
+    let words = receptacle_order.len().div_ceil(64);
+    let mut bits = vec![0; words * object_order.len()];
+    for (t, object) in object_order.iter().enumerate() {
+        let Some(kind) = &h.objects[*object].kind else { continue };
+        for (p, receptacle) in receptacle_order.iter().enumerate() {
+            if pairs.contains(&(h.receptacles[*receptacle].kind.as_str(), kind.as_str())) {
                 bits[t * words + p / 64] |= 1 << (p % 64);
             }
         }

@@ -1,11 +1,11 @@
 //! Breadth-first search for the shortest solution, with the reference's tie-breaking.
 
-use super::board::{Board, Move, MoveEffect, SokobanState};
+use super::board::{Move, MoveEffect, SokobanBoard, SokobanState};
 use std::collections::HashSet;
 
 /// The shortest solution of at most `max_moves` moves. Ties are broken by the order up, down, left, right, compared move
 /// by move, as in the reference. For small rooms; larger levels need [`solve`](super::solve).
-pub fn shortest_path(board: &Board, from: SokobanState, max_moves: u32) -> Option<Vec<Move>> {
+pub fn shortest_path(board: &SokobanBoard, from: SokobanState, max_moves: u32) -> Option<Vec<Move>> {
     let mut states = vec![(from, 0_u32, None::<Move>)];
     let mut seen = HashSet::from([from]);
     let (mut level_end, mut depth) = (1, 0);

@@ -4,7 +4,7 @@
 
 use super::{
     bitboard::Bitboard,
-    level::{Level, Tile},
+    level::{SokobanLevel, Tile},
 };
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -78,7 +78,7 @@ pub enum MoveEffect {
 
 /// The static part of a level: walls and targets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Board {
+pub struct SokobanBoard {
     rows: usize,
     cols: usize,
     top: usize,
@@ -95,9 +95,9 @@ pub struct Board {
     coords: [(u8, u8); MAX_CELLS],
 }
 
-impl Board {
+impl SokobanBoard {
     /// Builds the board of a level and its initial state.
-    pub fn new(level: &Level) -> Result<(Board, SokobanState)> {
+    pub fn new(level: &SokobanLevel) -> Result<(SokobanBoard, SokobanState)> {
         let (rows, cols) = (level.rows(), level.cols());
         let open = |r: usize, c: usize| level.at(r, c) != Tile::Wall;
         let rows_open = (0..rows).filter(|r| (0..cols).any(|c| open(*r, c)));
@@ -116,7 +116,7 @@ impl Board {
                 ),
             ));
         }
-        let mut board = Board {
+        let mut board = SokobanBoard {
             rows,
             cols,
             top,
@@ -318,8 +318,8 @@ impl<B: Bitboard> BoardMasks<B> {
 mod tests {
     use super::*;
 
-    fn board(text: &str) -> (Board, SokobanState) {
-        Board::new(&Level::parse(text, "test").unwrap()).unwrap()
+    fn board(text: &str) -> (SokobanBoard, SokobanState) {
+        SokobanBoard::new(&SokobanLevel::parse(text, "test").unwrap()).unwrap()
     }
 
     #[test]

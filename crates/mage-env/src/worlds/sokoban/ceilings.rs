@@ -4,12 +4,12 @@
 //! pushes, a measure of planning difficulty. Random play of the same room is the baseline.
 
 use super::{
-    board::{Board, SokobanState},
+    action::ACTION_WORDS,
+    board::{SokobanBoard, SokobanState},
     env::SokobanEnv,
     options::SokobanOptions,
     solver::{DEFAULT_MAX_STATES, SearchCost, SearchResult, solve},
     spec::SokobanSpec,
-    turn::TURN_WORDS,
 };
 use crate::{End, Env, Outcome, ParsedAction, Population, Result, Rng, Seed, SolvedSplit, SolvedTask};
 use rand::{RngExt, seq::IndexedRandom};
@@ -30,20 +30,21 @@ pub(super) fn ceilings(
     each: &mut dyn FnMut(usize, usize),
 ) -> Result<SolvedSplit> {
     let turns = options.max_turns();
-    let max_moves = turns.saturating_mul(options.moves_per_turn as u32).min(options.world().max_steps);
+    let max_moves = turns.saturating_mul(options.moves_per_action as u32).min(options.env_config().max_steps);
     let seed = Seed::new(0).child("sokoban ceilings");
     // Levels are sampled evenly across the file, without repetition; a configured level is the only one.
     let levels = level_count.filter(|_| options.level.is_none());
     let count = if options.level.is_some() { 1 } else { levels.map_or(MAX_ROOMS, |n| n.min(MAX_LEVELS)) };
     let mut tasks = Vec::with_capacity(count);
     for i in 0..count {
-        let own = seed.at(i as u64);
-        let task = population.draw(split, 1, own)?;
+        let task_seed = seed.at(i as u64);
+        let task = population.draw(split, 1, task_seed)?;
         let level = levels.map(|n| i * n / count).or(options.level);
-        let mut world = env_spec.world(&task, &SokobanOptions { level, ..options.clone() })?;
-        let solved_by_random = play_at_random(&mut world, turns, options.moves_per_turn, &mut own.child("luck").rng());
-        let (board, start) = world.start();
-        tasks.push(solved(board, start, max_moves, solved_by_random));
+        let mut env = env_spec.env(&task, &SokobanOptions { level, ..options.clone() })?;
+        let by_random_play =
+            play_at_random(&mut env, turns, options.moves_per_action, &mut task_seed.child("luck").rng());
+        let (board, start) = env.start();
+        tasks.push(solved(board, start, max_moves, by_random_play));
         each(i + 1, count);
     }
     Ok(SolvedSplit {
@@ -55,13 +56,13 @@ pub(super) fn ceilings(
     })
 }
 
-fn solved(board: &Board, start: SokobanState, max_moves: u32, solved_by_random: bool) -> SolvedTask {
-    let of = |cost| match solve(board, start, cost, DEFAULT_MAX_STATES) {
+fn solved(board: &SokobanBoard, start: SokobanState, max_moves: u32, by_random_play: bool) -> SolvedTask {
+    let solution = |cost| match solve(board, start, cost, DEFAULT_MAX_STATES) {
         SearchResult::Solved(solution) => Ok(solution),
         SearchResult::Unsolvable => Err(Some(false)),
         SearchResult::StateLimit(_) => Err(None),
     };
-    let (moves, pushes) = (of(SearchCost::Moves), of(SearchCost::Pushes));
+    let (moves, pushes) = (solution(SearchCost::Moves), solution(SearchCost::Pushes));
     let fewest_moves = moves.as_ref().ok().map(|s| s.moves.len() as u32);
     let fewest_pushes = pushes.as_ref().ok().map(|s| s.pushes);
     let within_turns = match (&moves, &pushes) {
@@ -73,17 +74,17 @@ fn solved(board: &Board, start: SokobanState, max_moves: u32, solved_by_random: 
     SolvedTask { within_turns, min_costs: vec![fewest_moves, fewest_pushes], solved_by_random }
 }
 
-/// Plays one episode with uniformly random turns; where turns are too many to enumerate, with turns of the maximum
+/// Plays one episode with uniformly random actions; if there are too many to enumerate, with actions of the maximum
 /// length.
-fn play_at_random(world: &mut SokobanEnv, turns: u32, moves: usize, rng: &mut Rng) -> bool {
-    world.reset(0);
-    let listed = world.legal();
+fn play_at_random(env: &mut SokobanEnv, turns: u32, moves: usize, rng: &mut Rng) -> bool {
+    env.reset(0);
+    let listed = env.legal();
     for _ in 0..turns {
-        let turn = match &listed {
+        let action = match &listed {
             Some(all) => all.choose(rng).cloned().unwrap_or_default(),
-            None => (0..moves).map(|_| TURN_WORDS[rng.random_range(0..4)]).collect::<Vec<_>>().join(" "),
+            None => (0..moves).map(|_| ACTION_WORDS[rng.random_range(0..4)]).collect::<Vec<_>>().join(" "),
         };
-        if let Some(end) = world.step(&ParsedAction::Act(turn)).end {
+        if let Some(end) = env.step(&ParsedAction::Act(action)).end {
             return matches!(end, End::Terminated { outcome: Outcome::Won, .. });
         }
     }
@@ -110,18 +111,18 @@ mod tests {
 
     #[test]
     fn the_turn_limit_decides_which_levels_are_solvable_in_time() {
-        let three = |budget: u32| level(CORRIDOR, OptionMap::default().with("budget", budget));
-        let enough = three(3);
-        assert_eq!((enough.turns, enough.budget.as_str()), (1, "3 moves"));
+        let with_budget = |budget: u32| level(CORRIDOR, Options::default().with("budget", budget));
+        let sufficient = with_budget(3);
+        assert_eq!((sufficient.turns, sufficient.budget.as_str()), (1, "3 moves"));
         assert_eq!(
-            enough.tasks,
-            [SolvedTask { within_turns: Some(true), min_costs: vec![Some(3), Some(2)], solved_by_random: false }]
+            sufficient.tasks,
+            [SolvedTask { in_time: Some(true), least: vec![Some(3), Some(2)], by_random_play: false }]
         );
-        let single = level(CORRIDOR, OptionMap::default().with("budget", 2).with("moves_per_turn", 1));
-        assert_eq!((single.turns, single.tasks[0].within_turns), (2, Some(false)));
-        let never = level("######\n#@$ ##\n#  .##\n######\n", OptionMap::default());
-        assert_eq!(never.tasks[0].min_costs, [None, None], "a box in a corner");
-        assert_eq!(never.tasks[0].within_turns, Some(false));
+        let single = level(CORRIDOR, Options::default().with("budget", 2).with("moves_per_action", 1));
+        assert_eq!((single.turns, single.tasks[0].in_time), (2, Some(false)));
+        let never = level("######\n#@$ ##\n#  .##\n######\n", Options::default());
+        assert_eq!(never.tasks[0].least, [None, None], "a box in a corner");
+        assert_eq!(never.tasks[0].in_time, Some(false));
     }
 
     #[test]
@@ -129,22 +130,17 @@ mod tests {
         let env_spec = SokobanSpec::default();
         let population = env_spec.default_population();
         for split in crate::SPLITS {
-            let mut heard = 0;
+            let mut calls = 0;
             let report = env_spec.solve(&population, split, &mut |done, of| {
-                heard += 1;
-                assert_eq!((done, of), (heard, MAX_ROOMS));
+                calls += 1;
+                assert_eq!((done, of), (calls, MAX_ROOMS));
             });
             let report = report.unwrap();
             assert_eq!((report.turns, report.budget.as_str(), report.tasks.len()), (7, "21 moves", MAX_ROOMS));
-            assert!(report.tasks.iter().all(|t| t.within_turns == Some(true)));
-            assert!(
-                report
-                    .tasks
-                    .iter()
-                    .all(|t| (5..=21).contains(&t.min_costs[0].unwrap()) && t.min_costs[1] <= t.min_costs[0])
-            );
-            let lucky = report.tasks.iter().filter(|t| t.solved_by_random).count();
-            assert!((1..MAX_ROOMS / 5).contains(&lucky), "{split}: {lucky}");
+            assert!(report.tasks.iter().all(|t| t.in_time == Some(true)));
+            assert!(report.tasks.iter().all(|t| (5..=21).contains(&t.least[0].unwrap()) && t.least[1] <= t.least[0]));
+            let won = report.tasks.iter().filter(|t| t.by_random_play).count();
+            assert!((1..MAX_ROOMS / 5).contains(&won), "{split}: {won}");
         }
     }
 }

@@ -7,11 +7,11 @@
 
 use super::{
     bfs::shortest_path,
-    board::{Board, Move, MoveEffect},
+    board::{Move, MoveEffect, SokobanBoard},
     generator::{Generator, RoomConfig},
-    level::Level,
+    level::SokobanLevel,
     render::{Rendering, render},
-    rules::Play,
+    rules::SokobanEpisode,
     solvability::SolvabilityChecker,
 };
 use crate::{Conformance, Error, Result};
@@ -75,7 +75,7 @@ impl StepRendering {
         }
     }
 
-    fn of(board: &Board, play: &Play, rendering: Rendering) -> StepRendering {
+    fn render(board: &SokobanBoard, play: &SokobanEpisode, rendering: Rendering) -> StepRendering {
         let mut text = String::new();
         render(board, &play.state, rendering, &mut text);
         match rendering {
@@ -131,11 +131,11 @@ pub fn conform(golden: &Path) -> Result<Conformance> {
                 format!("not a recorded room: {e}; expected the keys dim, boxes, seed, room_fixed, …"),
             )
         })?;
-        let what = format!(
+        let origin = format!(
             "{origin} (seed {}, {} by {}, {} boxes)",
             recording.seed, recording.dim[0], recording.dim[1], recording.boxes
         );
-        replay(&recording, &what, &mut result)?;
+        replay(&recording, &origin, &mut result)?;
     }
     Ok(result)
 }
@@ -153,13 +153,13 @@ fn lines(path: &Path) -> Result<Box<dyn Iterator<Item = std::io::Result<String>>
     })
 }
 
-fn replay(r: &RecordedRoom, place: &str, result: &mut Conformance) -> Result<()> {
+fn replay(r: &RecordedRoom, origin: &str, result: &mut Conformance) -> Result<()> {
     result.ignore(r.others.keys());
-    let recorded = Level::from_codes(&r.room_fixed, &r.room_state, place)?;
+    let recorded = SokobanLevel::from_codes(&r.room_fixed, &r.room_state, origin)?;
     if r.retried_with_hash_seed {
         result.skip("rooms the reference reseeded from a salted hash");
     } else {
-        let settings = RoomConfig {
+        let config = RoomConfig {
             rows: r.dim[0],
             cols: r.dim[1],
             boxes: r.boxes,
@@ -168,15 +168,15 @@ fn replay(r: &RecordedRoom, place: &str, result: &mut Conformance) -> Result<()>
             max_solution: r.max_sol_steps,
             keep_out_of_window: true,
         };
-        let made = Generator::new(settings)?.room(r.seed)?;
-        let printed = |level: &Level| RoomText(level.to_string());
-        result.compare("rooms", || place.to_owned(), &printed(&recorded), &printed(&made.level));
+        let generated = Generator::new(config)?.room(r.seed)?;
+        let printed = |level: &SokobanLevel| RoomText(level.to_string());
+        result.compare("rooms", || origin.to_owned(), &printed(&recorded), &printed(&generated.level));
     }
     // Observations and steps are always compared from the recorded room.
-    let (board, start) = Board::new(&recorded)?;
-    let mut play = Play::new(&board, start);
+    let (board, start) = SokobanBoard::new(&recorded)?;
+    let mut play = SokobanEpisode::new(&board, start);
     let rendering = r.obs.rendering();
-    result.compare("first views", || place.to_owned(), &r.obs, &StepRendering::of(&board, &play, rendering));
+    result.compare("first views", || origin.to_owned(), &r.obs, &StepRendering::render(&board, &play, rendering));
     if r.shortest.is_none() {
         result.skip("shortest solutions of records without `shortest`");
     }
@@ -186,26 +186,26 @@ fn replay(r: &RecordedRoom, place: &str, result: &mut Conformance) -> Result<()>
     if let Some(shortest) = &r.shortest {
         let path = shortest_path(&board, start, r.search_depth).unwrap_or_default();
         let codes: Vec<u8> = path.into_iter().map(Move::code).collect();
-        result.compare("shortest solutions", || place.to_owned(), shortest, &codes);
+        result.compare("shortest solutions", || origin.to_owned(), shortest, &codes);
     }
     let mut solvable = SolvabilityChecker::new(r.search_depth);
     for (i, (action, view, reward, done, effective, won)) in r.steps.iter().flatten().enumerate() {
         let at =
-            || format!("{place}, step {} (action {action}) from\n{}", i + 1, super::level_text(&board, &play.state));
+            || format!("{origin}, step {} (action {action}) from\n{}", i + 1, super::level_text(&board, &play.state));
         if *action > 4 {
             return Err(Error::invalid(at(), "actions are 0 (no-op) and 1 to 4 (up, down, left, right)"));
         }
         let expected = StepView { view: view.clone(), reward: *reward, done: *done, effective: *effective, won: *won };
-        let place = at();
+        let context = at();
         let outcome = play.step(&board, Move::from_code(*action), r.max_steps, &mut solvable);
         let actual = StepView {
-            view: StepRendering::of(&board, &play, rendering),
+            view: StepRendering::render(&board, &play, rendering),
             reward: outcome.reward,
-            done: outcome.over.is_some(),
-            effective: outcome.moved != MoveEffect::Blocked,
+            done: outcome.termination.is_some(),
+            effective: outcome.effect != MoveEffect::Blocked,
             won: outcome.solved,
         };
-        if !result.compare("steps", || place, &expected, &actual) {
+        if !result.compare("steps", || context, &expected, &actual) {
             break; // later steps would differ for the same reason
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{
     bitboard::Bitboard,
-    board::{Board, BoardMasks, Move, NO_CELL},
+    board::{BoardMasks, Move, NO_CELL, SokobanBoard},
 };
 
 /// No push sequence leads to the target.
@@ -20,7 +20,7 @@ pub(super) struct PushDistances {
 }
 
 impl PushDistances {
-    pub(super) fn new(board: &Board) -> Self {
+    pub(super) fn new(board: &SokobanBoard) -> Self {
         let pushes: Vec<_> = board.targets.cells().map(|target| push_distances_to(board, target)).collect();
         let live_cells = (0..board.cells() as u8)
             .filter(|c| pushes.iter().any(|d| d[usize::from(*c)] != UNREACHABLE))
@@ -65,7 +65,7 @@ impl PushDistances {
     /// Whether the box just pushed to `cell` is frozen together with others, at least one of them off target.
     pub(super) fn is_freeze_deadlock<B: Bitboard>(
         &self,
-        board: &Board,
+        board: &SokobanBoard,
         view: &BoardMasks<B>,
         boxes: B,
         cell: u8,
@@ -75,7 +75,7 @@ impl PushDistances {
     }
 
     /// Whether a box is blocked on both axes; frozen boxes are added to `fixed` and count as walls.
-    fn is_frozen<B: Bitboard>(&self, board: &Board, boxes: B, cell: u8, fixed: &mut B) -> bool {
+    fn is_frozen<B: Bitboard>(&self, board: &SokobanBoard, boxes: B, cell: u8, fixed: &mut B) -> bool {
         let before = *fixed;
         *fixed |= B::single(cell);
         let frozen = [[Move::Up, Move::Down], [Move::Left, Move::Right]]
@@ -89,7 +89,7 @@ impl PushDistances {
 
     fn is_blocked_on_axis<B: Bitboard>(
         &self,
-        board: &Board,
+        board: &SokobanBoard,
         boxes: B,
         cell: u8,
         axis: [Move; 2],
@@ -106,7 +106,7 @@ impl PushDistances {
 }
 
 /// Breadth-first search that pulls one box away from the target, assuming the player can reach any floor cell.
-fn push_distances_to(board: &Board, target: u8) -> [u16; 128] {
+fn push_distances_to(board: &SokobanBoard, target: u8) -> [u16; 128] {
     let mut pushes = [UNREACHABLE; 128];
     pushes[usize::from(target)] = 0;
     let mut queue = vec![target];
@@ -129,10 +129,10 @@ fn push_distances_to(board: &Board, target: u8) -> [u16; 128] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sokoban::level::Level;
+    use crate::sokoban::level::SokobanLevel;
 
-    fn board(text: &str) -> (Board, u64) {
-        let (board, s) = Board::new(&Level::parse(text, "t").unwrap()).unwrap();
+    fn board(text: &str) -> (SokobanBoard, u64) {
+        let (board, s) = SokobanBoard::new(&SokobanLevel::parse(text, "t").unwrap()).unwrap();
         (board, s.boxes as u64)
     }
 

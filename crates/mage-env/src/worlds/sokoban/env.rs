@@ -1,36 +1,36 @@
 //! The Sokoban environment.
 
 use super::{
-    board::{Board, SokobanState},
-    level::{Level, Tile},
+    action::{ACTION_WORDS, MoveOrNoop, all_actions, format_action, parse_action},
+    board::{SokobanBoard, SokobanState},
+    level::{SokobanLevel, Tile},
     render::{Rendering, compact, render},
-    rules::{Play, STEP_REWARD, Termination},
+    rules::{STEP_REWARD, SokobanEpisode, Termination},
     solvability::SolvabilityChecker,
-    turn::{TURN_WORDS, all_turns, format_turn, parse_turn},
 };
 use crate::{ActionPhrase, Anchor, End, Env, Observation, Outcome, ParsedAction, Result, Step};
 use serde::{Deserialize, Serialize};
 
-/// How the moves of a turn combine into one step.
+/// How the moves of an action combine into one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum TurnRules {
-    /// The turn stops at the move that ends the episode, and its rewards add up.
+pub enum StepRules {
+    /// The action stops at the move that ends the episode, and its rewards add up.
     #[default]
     Corrected,
     /// As released: all moves are made, even after the room is solved, and reward, observation and termination are those
-    /// of the last move. A turn counts as won if any of its moves solved the room. (In the released loop such an episode
-    /// continues although it counts as won; here it ends with the turn.)
+    /// of the last move. An action counts as won if any of its moves solved the room. (In the released loop such an episode
+    /// continues although it counts as won; here it ends with the action.)
     Faithful,
 }
 
 /// Configuration of the environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SokobanConfig {
-    /// How the moves of a turn combine into one step.
-    pub turns: TurnRules,
-    /// Maximum moves per turn.
-    pub moves_per_turn: usize,
+    /// How the moves of an action combine into one step.
+    pub step_rules: StepRules,
+    /// Maximum moves per action.
+    pub moves_per_action: usize,
     /// Moves after which the episode is truncated.
     pub max_steps: u32,
     /// A state that cannot be solved within this many moves is a loss.
@@ -42,9 +42,9 @@ pub struct SokobanConfig {
 /// One room; every episode starts from the same initial state.
 pub struct SokobanEnv {
     config: SokobanConfig,
-    board: Board,
+    board: SokobanBoard,
     start: SokobanState,
-    play: Play,
+    play: SokobanEpisode,
     solvable: SolvabilityChecker,
     score: f64,
     end: Option<End>,
@@ -52,15 +52,15 @@ pub struct SokobanEnv {
 
 impl SokobanEnv {
     /// Creates the environment of a level.
-    pub fn new(level: &Level, config: SokobanConfig) -> Result<Self> {
-        let (board, start) = Board::new(level)?;
-        let play = Play::new(&board, start);
+    pub fn new(level: &SokobanLevel, config: SokobanConfig) -> Result<Self> {
+        let (board, start) = SokobanBoard::new(level)?;
+        let play = SokobanEpisode::new(&board, start);
         let solvable = SolvabilityChecker::new(config.search_depth);
         Ok(SokobanEnv { config, board, start, play, solvable, score: 0.0, end: None })
     }
 
     /// Board and initial state, for solvers only.
-    pub(super) fn start(&self) -> (&Board, SokobanState) {
+    pub(super) fn start(&self) -> (&SokobanBoard, SokobanState) {
         (&self.board, self.start)
     }
 
@@ -74,38 +74,38 @@ impl SokobanEnv {
         Observation { text: self.text(), compact: compact(&self.board, &self.play.state) }
     }
 
-    /// Applies a turn's moves; returns the reward and why the episode ended, if it did.
-    fn apply_turn(&mut self, intents: &[Option<super::board::Move>]) -> (f64, Option<Termination>) {
+    /// Applies an action's moves; returns the reward and why the episode ended, if it did.
+    fn apply_moves(&mut self, moves: &[MoveOrNoop]) -> (f64, Option<Termination>) {
         let mut total = 0.0;
         let mut solved = false;
         let mut last = (0.0, None);
-        for intent in intents {
-            let outcome = self.play.step(&self.board, *intent, self.config.max_steps, &mut self.solvable);
+        for direction in moves {
+            let outcome = self.play.step(&self.board, *direction, self.config.max_steps, &mut self.solvable);
             total += outcome.reward;
             solved |= outcome.solved;
-            last = (outcome.reward, outcome.over);
-            if self.config.turns == TurnRules::Corrected && outcome.over.is_some() {
+            last = (outcome.reward, outcome.termination);
+            if self.config.step_rules == StepRules::Corrected && outcome.termination.is_some() {
                 break;
             }
         }
-        match self.config.turns {
-            TurnRules::Corrected => (total, last.1),
-            TurnRules::Faithful => (last.0, if solved { Some(Termination::Solved) } else { last.1 }),
+        match self.config.step_rules {
+            StepRules::Corrected => (total, last.1),
+            StepRules::Faithful => (last.0, if solved { Some(Termination::Solved) } else { last.1 }),
         }
     }
 }
 
 impl Env for SokobanEnv {
     fn reset(&mut self, _episode: u32) -> Observation {
-        self.play = Play::new(&self.board, self.start);
+        self.play = SokobanEpisode::new(&self.board, self.start);
         self.score = 0.0;
         self.end = None;
         self.observe()
     }
 
     fn parse(&self, text: &str) -> ParsedAction {
-        match parse_turn(text, self.config.moves_per_turn) {
-            Some(intents) => ParsedAction::Act(format_turn(intents)),
+        match parse_action(text, self.config.moves_per_action) {
+            Some(moves) => ParsedAction::Act(format_action(moves)),
             None => {
                 ParsedAction::invalid("the answer names no move; write up, down, left or right, with commas between")
             }
@@ -113,38 +113,38 @@ impl Env for SokobanEnv {
     }
 
     fn step(&mut self, action: &ParsedAction) -> Step {
-        let intents = match action {
-            ParsedAction::Act(turn) => parse_turn(turn, self.config.moves_per_turn),
+        let moves = match action {
+            ParsedAction::Act(text) => parse_action(text, self.config.moves_per_action),
             ParsedAction::Invalid { .. } => None,
         };
         let playing = self.end.is_none();
-        let (reward, over) = match &intents {
-            Some(intents) if playing => self.apply_turn(intents),
+        let (reward, termination) = match &moves {
+            Some(moves) if playing => self.apply_moves(moves),
             // An unparsable action counts as one no-op.
             None if playing => (STEP_REWARD, None),
             _ => (0.0, None),
         };
         self.score += reward;
         let terminated = |outcome| End::Terminated { outcome, score: self.score as f32 };
-        self.end = self.end.or(over.map(|over| match over {
+        self.end = self.end.or(termination.map(|termination| match termination {
             Termination::Solved => terminated(Outcome::Won),
             Termination::Deadlock => terminated(Outcome::Lost),
             Termination::StepLimit => End::Truncated,
         }));
-        Step { observation: self.observe(), reward: reward as f32, valid: intents.is_some() && playing, end: self.end }
+        Step { observation: self.observe(), reward: reward as f32, valid: moves.is_some() && playing, end: self.end }
     }
 
-    /// Also accepts turns with no-ops, which [`Env::legal`] does not enumerate.
+    /// Also accepts actions with no-ops, which [`Env::legal`] does not enumerate.
     fn allows(&self, action: &str) -> bool {
         self.end.is_none() && matches!(self.parse(action), ParsedAction::Act(_))
     }
 
     fn legal(&self) -> Option<Vec<String>> {
-        if self.end.is_some() { Some(Vec::new()) } else { all_turns(self.config.moves_per_turn) }
+        if self.end.is_some() { Some(Vec::new()) } else { all_actions(self.config.moves_per_action) }
     }
 
-    fn action_phrase(&self) -> Option<ActionPhrase> {
-        Some(ActionPhrase { words: &TURN_WORDS, max_words: self.config.moves_per_turn })
+    fn phrase(&self) -> Option<Phrase> {
+        Some(Phrase { words: &ACTION_WORDS, most: self.config.moves_per_action })
     }
 
     fn anchor(&self) -> Anchor {
@@ -175,18 +175,18 @@ impl Env for SokobanEnv {
 mod tests {
     use super::*;
 
-    fn world(text: &str, turns: TurnRules) -> SokobanEnv {
-        let settings = SokobanConfig {
-            turns,
-            moves_per_turn: 3,
+    fn env(text: &str, step_rules: StepRules) -> SokobanEnv {
+        let config = SokobanConfig {
+            step_rules,
+            moves_per_action: 3,
             max_steps: 30,
             search_depth: 100,
             render: Rendering::TextWithRowNumbers,
         };
-        SokobanEnv::new(&Level::parse(text, "t").unwrap(), settings).unwrap()
+        SokobanEnv::new(&SokobanLevel::parse(text, "t").unwrap(), config).unwrap()
     }
 
-    fn turn(w: &mut SokobanEnv, text: &str) -> (f32, bool, Option<End>) {
+    fn act(w: &mut SokobanEnv, text: &str) -> (f32, bool, Option<End>) {
         let step = w.step(&w.parse(text));
         (step.reward, step.valid, step.end)
     }
@@ -194,15 +194,15 @@ mod tests {
     const CORRIDOR: &str = "########\n#@ $ . #\n########";
 
     #[test]
-    fn a_corrected_turn_stops_when_solved_and_sums_rewards() {
-        let mut w = world(CORRIDOR, TurnRules::Corrected);
+    fn a_corrected_action_stops_when_solved_and_sums_rewards() {
+        let mut w = env(CORRIDOR, StepRules::Corrected);
         w.reset(0);
-        assert_eq!(turn(&mut w, "right, still, right"), (-0.3_f64 as f32, true, None));
-        let (reward, valid, end) = turn(&mut w, "right, right, right");
+        assert_eq!(act(&mut w, "right, still, right"), (-0.3_f64 as f32, true, None));
+        let (reward, valid, end) = act(&mut w, "right, right, right");
         assert!(valid && (reward - 10.9).abs() < 1e-5);
         let Some(End::Terminated { outcome: Outcome::Won, score }) = end else { panic!("{end:?}") };
         assert!((score - 10.6).abs() < 1e-5);
-        assert_eq!(turn(&mut w, "left"), (0.0, false, end), "the episode has ended");
+        assert_eq!(act(&mut w, "left"), (0.0, false, end), "the episode has ended");
         assert_eq!(w.legal(), Some(vec![]));
         let again = w.reset(1);
         assert_eq!(again.compact, "@ - $ - . -");
@@ -210,19 +210,19 @@ mod tests {
     }
 
     #[test]
-    fn a_faithful_turn_continues_and_rewards_its_last_move() {
-        let mut w = world(CORRIDOR, TurnRules::Faithful);
+    fn a_faithful_action_continues_and_rewards_its_last_move() {
+        let mut w = env(CORRIDOR, StepRules::Faithful);
         w.reset(0);
-        assert_eq!(turn(&mut w, "right, right"), (-0.1, true, None));
+        assert_eq!(act(&mut w, "right, right"), (-0.1, true, None));
         // The first move solves the room, the second pushes the box off again, the third runs into it.
-        let (reward, valid, end) = turn(&mut w, "right, right, right");
+        let (reward, valid, end) = act(&mut w, "right, right, right");
         assert_eq!((reward, valid), (-0.1, true));
         assert!(matches!(end, Some(End::Terminated { outcome: Outcome::Won, .. })));
     }
 
     #[test]
     fn an_unparsable_action_costs_the_turn() {
-        let mut w = world(CORRIDOR, TurnRules::Corrected);
+        let mut w = env(CORRIDOR, StepRules::Corrected);
         let before = w.reset(0);
         let step = w.step(&w.parse("north"));
         assert_eq!((step.reward, step.valid, step.end), (-0.1, false, None));
@@ -231,16 +231,16 @@ mod tests {
 
     #[test]
     fn deadlocks_lose_and_the_step_limit_truncates() {
-        let mut w = world("#####\n#   #\n#@$ #\n#  .#\n#####", TurnRules::Corrected);
+        let mut w = env("#####\n#   #\n#@$ #\n#  .#\n#####", StepRules::Corrected);
         w.reset(0);
-        let end = turn(&mut w, "down, right, up").2;
+        let end = act(&mut w, "down, right, up").2;
         assert!(
             matches!(end, Some(End::Terminated { outcome: Outcome::Lost, .. })),
             "a box against a wall without targets"
         );
         w.reset(1);
         for n in 0..10 {
-            let end = turn(&mut w, "left, left, left").2;
+            let end = act(&mut w, "left, left, left").2;
             assert_eq!(end, (n == 9).then_some(End::Truncated));
         }
     }

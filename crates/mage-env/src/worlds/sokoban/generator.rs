@@ -7,8 +7,8 @@
 use super::{
     bfs::shortest_path,
     bitboard::Bitboard,
-    board::{Board, Move, NO_CELL, SokobanState},
-    level::{Level, Tile},
+    board::{Move, NO_CELL, SokobanBoard, SokobanState},
+    level::{SokobanLevel, Tile},
     reverse_play::{MAX_BOXES, ReversePlay, ReverseResult},
     solvable_table::{SolvableTable, placements},
 };
@@ -54,9 +54,9 @@ impl Default for RoomConfig {
 
 /// A generated room.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct SokobanRoom {
     /// The level.
-    pub level: Level,
+    pub level: SokobanLevel,
     /// Length of the shortest solution in moves, if within the window.
     pub solution: Option<u32>,
     /// Number of derived seeds tried; usually 0.
@@ -87,11 +87,11 @@ const WALK_DIRECTIONS: [(isize, isize); 4] = [(1, 0), (0, 1), (-1, 0), (0, -1)];
 /// Room generator; reuses its buffers between rooms.
 pub struct Generator {
     config: RoomConfig,
-    bits64: Workspace<u64>,
-    bits128: Workspace<u128>,
+    bits64: RoomWorkspace<u64>,
+    bits128: RoomWorkspace<u128>,
 }
 
-struct Workspace<B> {
+struct RoomWorkspace<B> {
     reverse: ReversePlay<B>,
     table: SolvableTable<B>,
 }
@@ -125,19 +125,19 @@ impl Generator {
         }
         Ok(Generator {
             config,
-            bits64: Workspace { reverse: ReversePlay::new(), table: SolvableTable::new() },
-            bits128: Workspace { reverse: ReversePlay::new(), table: SolvableTable::new() },
+            bits64: RoomWorkspace { reverse: ReversePlay::new(), table: SolvableTable::new() },
+            bits128: RoomWorkspace { reverse: ReversePlay::new(), table: SolvableTable::new() },
         })
     }
 
     /// Generates the room of a seed.
-    pub fn room(&mut self, seed: u32) -> Result<Room> {
+    pub fn room(&mut self, seed: u32) -> Result<SokobanRoom> {
         let mut now = seed;
         for retries in 0..=MAX_RETRIES {
             if let Some((level, solution)) = self.draw(now)
                 && (solution.is_some() || self.config.keep_out_of_window)
             {
-                return Ok(Room { level, solution, retries });
+                return Ok(SokobanRoom { level, solution, retries });
             }
             now = Seed::new(u64::from(seed)).child("sokoban retry").at(u64::from(retries)).value() as u32;
         }
@@ -154,7 +154,7 @@ impl Generator {
 
     /// The reference's result for a seed: the first of ten rooms within the window, or the tenth; `None` where the
     /// reference gives up and reseeds.
-    fn draw(&mut self, seed: u32) -> Option<(Level, Option<u32>)> {
+    fn draw(&mut self, seed: u32) -> Option<(SokobanLevel, Option<u32>)> {
         let config = self.config;
         let mut rngs = RoomRngs { python: PythonRandom::new(seed), numpy: NumpyRandom::new(seed) };
         let mut last = None;
@@ -174,8 +174,8 @@ impl Generator {
     }
 }
 
-impl<B: Bitboard> Workspace<B> {
-    fn room(&mut self, config: &RoomConfig, rngs: &mut RoomRngs) -> Option<(Level, Option<u32>)> {
+impl<B: Bitboard> RoomWorkspace<B> {
+    fn room(&mut self, config: &RoomConfig, rngs: &mut RoomRngs) -> Option<(SokobanLevel, Option<u32>)> {
         let (mut cells, board, pulled) = self.place_boxes(config, rngs)?;
         let mut start = SokobanState { boxes: 0, player: pulled.player };
         for cell in pulled.boxes.cells() {
@@ -186,7 +186,7 @@ impl<B: Bitboard> Workspace<B> {
         for (i, cell) in cells.iter_mut().enumerate() {
             *cell = board.at(&start, i / config.cols, i % config.cols);
         }
-        Some((Level::from_cells(config.cols, cells), solution))
+        Some((SokobanLevel::from_cells(config.cols, cells), solution))
     }
 
     /// Carves a floor, places targets and player, and pulls the boxes off the targets.
@@ -194,12 +194,12 @@ impl<B: Bitboard> Workspace<B> {
         &mut self,
         config: &RoomConfig,
         rngs: &mut RoomRngs,
-    ) -> Option<(Vec<Tile>, Board, ReverseResult<B>)> {
+    ) -> Option<(Vec<Tile>, SokobanBoard, ReverseResult<B>)> {
         for _ in 0..FLOORS_PER_ROOM {
             let mut cells = carve_floor(config, &mut rngs.python);
             place_player_and_targets(&mut cells, config.boxes, &mut rngs.numpy)?;
-            let level = Level::from_cells(config.cols, cells);
-            let (board, start) = Board::new(&level).expect("the configuration was validated");
+            let level = SokobanLevel::from_cells(config.cols, cells);
+            let (board, start) = SokobanBoard::new(&level).expect("the configuration was validated");
             let pulled = self.reverse.run(&board, start.player, config.search_depth);
             if pulled.displacement > 0 {
                 return Some((level.into_cells(), board, pulled));
@@ -209,7 +209,7 @@ impl<B: Bitboard> Workspace<B> {
     }
 
     /// Length of the shortest solution, if within the window.
-    fn solution(&mut self, config: &RoomConfig, board: &Board, start: &SokobanState) -> Option<u32> {
+    fn solution(&mut self, config: &RoomConfig, board: &SokobanBoard, start: &SokobanState) -> Option<u32> {
         let max_moves = config.max_solution.min(config.search_depth);
         let moves = if placements(board).is_some() {
             self.table.distance(board, start, max_moves)
@@ -253,16 +253,16 @@ fn place_player_and_targets(cells: &mut [Tile], boxes: usize, numpy: &mut NumpyR
     if free <= boxes + 1 {
         return None;
     }
-    for thing in std::iter::once(Tile::Player).chain(std::iter::repeat_n(Tile::Target, boxes)) {
+    for tile in std::iter::once(Tile::Player).chain(std::iter::repeat_n(Tile::Target, boxes)) {
         let pick = numpy.below(free as u32) as usize;
-        *cells.iter_mut().filter(|c| **c == Tile::Floor).nth(pick).expect("counted") = thing;
+        *cells.iter_mut().filter(|c| **c == Tile::Floor).nth(pick).expect("counted") = tile;
         free -= 1;
     }
     Some(())
 }
 
 /// Moves the player by up to three random steps, never onto a box or a visited cell.
-fn random_steps(board: &Board, s: &mut SokobanState, probability: f64, python: &mut PythonRandom) {
+fn random_steps(board: &SokobanBoard, s: &mut SokobanState, probability: f64, python: &mut PythonRandom) {
     if python.unit() > probability {
         return;
     }

@@ -4,7 +4,7 @@
 //! player on a target. A file may contain several levels, separated by empty lines or by comment lines that start with
 //! `;`. Boxoban uses this format. All rows of a level have the same length; everything beyond the edge is wall.
 
-use super::board::Board;
+use super::board::SokobanBoard;
 use crate::{Error, Result};
 use std::fmt;
 
@@ -48,14 +48,14 @@ impl Tile {
 
 /// The initial configuration of a level: one player, at least one box off target, as many targets as boxes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Level {
+pub struct SokobanLevel {
     cols: usize,
     cells: Vec<Tile>,
 }
 
-impl Level {
+impl SokobanLevel {
     /// Parses a text that contains exactly one level; `origin` names the source in errors.
-    pub fn parse(text: &str, origin: &str) -> Result<Level> {
+    pub fn parse(text: &str, origin: &str) -> Result<SokobanLevel> {
         let mut levels = Self::parse_all(text, origin)?;
         match levels.pop() {
             Some(level) if levels.is_empty() => Ok(level),
@@ -64,7 +64,7 @@ impl Level {
     }
 
     /// Parses a text that contains one or more levels.
-    pub fn parse_all(text: &str, origin: &str) -> Result<Vec<Level>> {
+    pub fn parse_all(text: &str, origin: &str) -> Result<Vec<SokobanLevel>> {
         let mut levels = Vec::new();
         let mut rows: Vec<&str> = Vec::new();
         let mut first = 0;
@@ -91,7 +91,7 @@ impl Level {
         Ok(levels)
     }
 
-    fn from_rows(rows: &[&str], origin: &str, first: usize) -> Result<Level> {
+    fn from_rows(rows: &[&str], origin: &str, first: usize) -> Result<SokobanLevel> {
         let cols = rows[0].chars().count();
         let mut cells = Vec::with_capacity(rows.len() * cols);
         for (i, row) in rows.iter().enumerate() {
@@ -115,13 +115,13 @@ impl Level {
                 return Err(Error::invalid(at(), problem));
             }
         }
-        let level = Level { cols, cells };
+        let level = SokobanLevel { cols, cells };
         level.check().map_err(|problem| Error::invalid(format!("{origin}, level at line {first}"), problem))?;
         Ok(level)
     }
 
     /// Builds a level from the reference's two matrices, `room_fixed` and `room_state`.
-    pub fn from_codes(fixed: &[Vec<u8>], state: &[Vec<u8>], origin: &str) -> Result<Level> {
+    pub fn from_codes(fixed: &[Vec<u8>], state: &[Vec<u8>], origin: &str) -> Result<SokobanLevel> {
         let cols = fixed.first().map_or(0, Vec::len);
         let same_shape = fixed.len() == state.len() && fixed.iter().chain(state).all(|row| row.len() == cols);
         if cols == 0 || !same_shape {
@@ -135,14 +135,14 @@ impl Level {
                 format!("invalid cell {state} on {fixed}: walls are 0, floor 1, targets 2, boxes 3 on a target and 4 off target, the player 5"),
             )),
         });
-        let level = Level { cols, cells: cells.collect::<Result<_>>()? };
+        let level = SokobanLevel { cols, cells: cells.collect::<Result<_>>()? };
         level.check().map_err(|problem| Error::invalid(origin, problem))?;
         Ok(level)
     }
 
     /// Builds a level from its tiles, row by row; the caller guarantees the invariants of [`Level`].
-    pub(super) fn from_cells(cols: usize, cells: Vec<Tile>) -> Level {
-        Level { cols, cells }
+    pub(super) fn from_cells(cols: usize, cells: Vec<Tile>) -> SokobanLevel {
+        SokobanLevel { cols, cells }
     }
 
     pub(super) fn into_cells(self) -> Vec<Tile> {
@@ -170,7 +170,7 @@ impl Level {
         if count(&[Tile::Box]) == 0 {
             return Err("the level is already solved: every box is on a target".to_owned());
         }
-        Board::new(self).map(drop).map_err(|e| e.to_string())
+        SokobanBoard::new(self).map(drop).map_err(|e| e.to_string())
     }
 
     /// Number of rows.
@@ -189,7 +189,7 @@ impl Level {
     }
 }
 
-impl fmt::Display for Level {
+impl fmt::Display for SokobanLevel {
     /// Writes the format that [`Level::parse`] reads.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.cells.chunks(self.cols).try_for_each(|row| {
@@ -208,24 +208,24 @@ mod tests {
     #[test]
     fn written_levels_parse_back() {
         let text = "#######\n#+ $  #\n# *-_ #\n#######\n";
-        let level = Level::parse(text, "t").unwrap();
+        let level = SokobanLevel::parse(text, "t").unwrap();
         assert_eq!((level.rows(), level.cols()), (4, 7));
         assert_eq!(level.to_string(), text.replace(['-', '_'], " "));
-        assert_eq!(Level::parse(&level.to_string(), "t").unwrap(), level);
+        assert_eq!(SokobanLevel::parse(&level.to_string(), "t").unwrap(), level);
     }
 
     #[test]
     fn a_file_may_contain_several_levels() {
         let text = format!("; 0\n{GOOD}\n; 1\n{GOOD}{}; the end", GOOD.replace('\n', "\r\n"));
-        let levels = Level::parse_all(&text, "t");
+        let levels = SokobanLevel::parse_all(&text, "t");
         assert!(levels.is_err(), "without a separator line two levels parse as one with two players");
         let text = format!("; 0\n{GOOD}\n; 1\n{}; the end", GOOD.replace('\n', "\r\n"));
-        assert_eq!(Level::parse_all(&text, "t").unwrap().len(), 2);
+        assert_eq!(SokobanLevel::parse_all(&text, "t").unwrap().len(), 2);
     }
 
     #[test]
     fn errors_name_the_file_and_line() {
-        let err = |text: &str| Level::parse_all(text, "mine.txt").unwrap_err().to_string();
+        let err = |text: &str| SokobanLevel::parse_all(text, "mine.txt").unwrap_err().to_string();
         assert!(err("\n#####\n# $.#\n#####").starts_with("mine.txt, level at line 2: there is no player"));
         assert!(err("#####\n#@$.#\n####\n").starts_with("mine.txt, line 3: the row has 4 cells"));
         assert!(err("######\n#@$$.#\n######").contains("more boxes than targets (2 and 1)"));
@@ -238,17 +238,17 @@ mod tests {
         assert!(err("; nothing here\n").contains("contains no level"));
         let wide = format!("@$.{}\n", " ".repeat(200));
         assert!(err(&wide).contains("spans 1 rows and 203 columns"));
-        assert!(Level::parse(&format!("{GOOD}\n{GOOD}"), "t").unwrap_err().to_string().contains("found 2"));
+        assert!(SokobanLevel::parse(&format!("{GOOD}\n{GOOD}"), "t").unwrap_err().to_string().contains("found 2"));
     }
 
     #[test]
     fn reference_matrices_are_converted() {
         let fixed = vec![vec![0, 0, 0, 0], vec![0, 2, 1, 0], vec![0, 1, 1, 0]];
         let state = vec![vec![0, 0, 0, 0], vec![0, 5, 4, 0], vec![0, 1, 1, 0]];
-        let level = Level::from_codes(&fixed, &state, "t").unwrap();
+        let level = SokobanLevel::from_codes(&fixed, &state, "t").unwrap();
         assert_eq!(level.to_string(), "####\n#+$#\n#  #\n");
-        assert!(Level::from_codes(&fixed[..2], &state, "t").unwrap_err().to_string().contains("rectangular"));
+        assert!(SokobanLevel::from_codes(&fixed[..2], &state, "t").unwrap_err().to_string().contains("rectangular"));
         let odd = vec![vec![9; 4]; 3];
-        assert!(Level::from_codes(&fixed, &odd, "t").unwrap_err().to_string().contains("9 on "));
+        assert!(SokobanLevel::from_codes(&fixed, &odd, "t").unwrap_err().to_string().contains("9 on "));
     }
 }

@@ -1,6 +1,6 @@
 //! Loading and caching of level files.
 
-use super::level::Level;
+use super::level::SokobanLevel;
 use crate::{Error, Result};
 use std::{
     collections::HashMap,
@@ -14,18 +14,18 @@ const EXTENSIONS: [&str; 3] = ["txt", "xsb", "sok"];
 /// Cache of parsed level files.
 #[derive(Default)]
 pub(super) struct LevelCache {
-    read: Mutex<HashMap<PathBuf, Arc<[Level]>>>,
+    read: Mutex<HashMap<PathBuf, Arc<[SokobanLevel]>>>,
 }
 
 impl LevelCache {
     /// All levels of a file or directory.
-    pub(super) fn get(&self, path: &Path) -> Result<Arc<[Level]>> {
+    pub(super) fn get(&self, path: &Path) -> Result<Arc<[SokobanLevel]>> {
         let found = find(path)?;
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(levels) = read.get(&found) {
             return Ok(Arc::clone(levels));
         }
-        let levels: Arc<[Level]> = load_levels(&found)?.into();
+        let levels: Arc<[SokobanLevel]> = load_levels(&found)?.into();
         read.insert(found, Arc::clone(&levels));
         Ok(levels)
     }
@@ -52,13 +52,13 @@ fn find(path: &Path) -> Result<PathBuf> {
 }
 
 /// All levels of a file, or of every level file (`.txt`, `.xsb`, `.sok`) below a directory, in order of names.
-pub fn load_levels(path: &Path) -> Result<Vec<Level>> {
+pub fn load_levels(path: &Path) -> Result<Vec<SokobanLevel>> {
     let mut files = Vec::new();
     collect(path, &mut files)?;
     let mut levels = Vec::new();
     for file in &files {
         let text = std::fs::read_to_string(file).map_err(|source| Error::Read { path: file.clone(), source })?;
-        levels.extend(Level::parse_all(&text, &file.display().to_string())?);
+        levels.extend(SokobanLevel::parse_all(&text, &file.display().to_string())?);
     }
     if levels.is_empty() {
         let problem = format!("contains no level files (extensions .{})", EXTENSIONS.join(", ."));

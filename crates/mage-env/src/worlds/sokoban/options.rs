@@ -1,7 +1,7 @@
 //! OptionMap of the Sokoban environment.
 
 use super::{
-    env::{SokobanConfig, TurnRules},
+    env::{SokobanConfig, StepRules},
     generator::RoomConfig,
     render::Rendering,
 };
@@ -17,8 +17,8 @@ pub struct SokobanOptions {
     pub rows: usize,
     /// Columns of a generated room, including the surrounding walls.
     pub cols: usize,
-    /// Boxes in a generated room: a number, or a list each task samples from.
-    pub boxes: OneOrMany,
+    /// Boxes in a generated room: a count, or a list that each task samples from.
+    pub boxes: CountOrList,
     /// Half-open range of room seeds.
     pub seeds: [u64; 2],
     /// Minimum length of a generated room's shortest solution, in moves.
@@ -33,32 +33,32 @@ pub struct SokobanOptions {
     pub search_depth: Option<u32>,
     /// Moves after which an episode is truncated.
     pub max_steps: Option<u32>,
-    /// Maximum moves per turn.
-    pub moves_per_turn: usize,
+    /// Maximum moves per action.
+    pub moves_per_action: usize,
     /// Move budget of an episode, from which the default number of turns follows.
     pub budget: Option<u32>,
-    /// How the moves of a turn combine into one step.
-    pub turns: TurnRules,
+    /// How the moves of an action combine into one step.
+    pub step_rules: StepRules,
     /// Text rendering of a room.
     pub render: Rendering,
 }
 
-/// A number, or a list of numbers.
+/// A count, or a list of counts.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(untagged)]
-pub enum OneOrMany {
+pub enum CountOrList {
     /// A fixed value.
     One(usize),
     /// Uniformly sampled.
     Many(Vec<usize>),
 }
 
-impl OneOrMany {
+impl CountOrList {
     /// The values to sample from.
     pub fn choices(&self) -> &[usize] {
         match self {
-            OneOrMany::One(n) => std::slice::from_ref(n),
-            OneOrMany::Many(all) => all,
+            CountOrList::One(n) => std::slice::from_ref(n),
+            CountOrList::Many(all) => all,
         }
     }
 }
@@ -77,7 +77,7 @@ impl Default for SokobanOptions {
         SokobanOptions {
             rows: room.rows,
             cols: room.cols,
-            boxes: OneOrMany::One(room.boxes),
+            boxes: CountOrList::One(room.boxes),
             seeds: TRAIN_SEEDS,
             min_solution: room.min_solution,
             max_solution: room.max_solution,
@@ -85,9 +85,9 @@ impl Default for SokobanOptions {
             level: None,
             search_depth: None,
             max_steps: None,
-            moves_per_turn: 3,
+            moves_per_action: 3,
             budget: None,
-            turns: TurnRules::default(),
+            step_rules: StepRules::default(),
             render: Rendering::default(),
         }
     }
@@ -98,7 +98,7 @@ impl SokobanOptions {
     pub fn check(&self) -> Result<()> {
         let bad = |problem: String| Err(Error::invalid("options of sokoban", problem));
         if self.boxes.choices().is_empty() {
-            return bad("`boxes` is an empty list; specify at least one number".to_owned());
+            return bad("`boxes` is an empty list; specify at least one count".to_owned());
         }
         let [first, end] = self.seeds;
         if first >= end || end > 1 << 32 {
@@ -106,8 +106,8 @@ impl SokobanOptions {
                 "`seeds` = [{first}, {end}] is an empty range; seeds are 0 to 4294967295 and the first must be less than the second"
             ));
         }
-        if self.moves_per_turn == 0 || self.moves_per_turn > 100 {
-            return bad(format!("`moves_per_turn` = {} is out of range (1 to 100)", self.moves_per_turn));
+        if self.moves_per_action == 0 || self.moves_per_action > 100 {
+            return bad(format!("`moves_per_action` = {} is out of range (1 to 100)", self.moves_per_action));
         }
         if self.budget == Some(0) {
             return bad("`budget` = 0; an episode needs at least one move".to_owned());
@@ -130,7 +130,7 @@ impl SokobanOptions {
             search_depth: self.search_depth.unwrap_or(RoomConfig::default().search_depth),
             min_solution: self.min_solution,
             max_solution: self.max_solution,
-            keep_out_of_window: self.turns == TurnRules::Faithful,
+            keep_out_of_window: self.step_rules == StepRules::Faithful,
         }
     }
 
@@ -138,19 +138,19 @@ impl SokobanOptions {
     /// moves in the paper); with level files, enough for the move budget.
     pub fn max_turns(&self) -> u32 {
         let moves = self.budget.unwrap_or(if self.levels.is_some() { LEVEL_BUDGET } else { self.max_solution });
-        moves.div_ceil(self.moves_per_turn.max(1) as u32).max(1)
+        moves.div_ceil(self.moves_per_action.max(1) as u32).max(1)
     }
 
     /// Configuration of the environment. Level files have no default limits, since their solutions are long.
-    pub fn world(&self) -> SokobanConfig {
+    pub fn env_config(&self) -> SokobanConfig {
         let limit = |set: Option<u32>, rooms: u32| match (set, &self.levels) {
             (Some(n), _) => n,
             (None, None) => rooms,
             (None, Some(_)) => u32::MAX,
         };
         SokobanConfig {
-            turns: self.turns,
-            moves_per_turn: self.moves_per_turn,
+            step_rules: self.step_rules,
+            moves_per_action: self.moves_per_action,
             max_steps: limit(self.max_steps, 30),
             search_depth: limit(self.search_depth, RoomConfig::default().search_depth),
             render: self.render,
@@ -188,16 +188,16 @@ pub(super) fn docs() -> Vec<OptionDoc> {
             "depth limit of the generator, and maximum length of a solution",
         ),
         doc("max_steps", "30 (default; none with levels)", "moves after which an episode is truncated"),
-        doc("moves_per_turn", "3 (default)", "maximum moves per turn"),
+        doc("moves_per_action", "3 (default)", "maximum moves per action"),
         doc(
             "budget",
             "max_solution (default; 300 with levels)",
             "move budget of an episode, which determines the default number of turns; --max-turns and recipes override it",
         ),
         doc(
-            "turns",
+            "step_rules",
             "corrected (default) | faithful",
-            "corrected: a turn stops when the room ends and its rewards add up; faithful: as released, all moves are \
+            "corrected: an action stops when the episode ends and its rewards add up; faithful: as released, all moves are \
             made and the last reward counts, and a room outside the window is kept if all ten rooms of its seed are",
         ),
         doc(

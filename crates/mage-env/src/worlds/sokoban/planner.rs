@@ -1,13 +1,13 @@
 //! Optimal scripted agent: follows a shortest solution.
 
 use super::{
+    action::format_action,
     bfs::shortest_path,
-    board::{Board, Move, SokobanState},
+    board::{Move, SokobanBoard, SokobanState},
     render::{compact, parse_compact},
     solvability::SolvabilityChecker,
     solvable_table::placements,
     solver::{DEFAULT_MAX_STATES, SearchCost, SearchResult, solve},
-    turn::format_turn,
 };
 use crate::{PromptView, ScriptedAgent, ScriptedAgentFactory, Seed, Task};
 
@@ -26,15 +26,15 @@ const MAX_BFS_PLACEMENTS: usize = 1 << 14;
 /// States a search for the fewest moves may store before falling back to the fewest pushes.
 const MAX_MOVE_SEARCH_STATES: usize = 500_000;
 
-/// Moves per turn where legal turns are not enumerated: the paper's value.
-const DEFAULT_MOVES_PER_TURN: usize = 3;
+/// Moves per action where legal actions are not enumerated: the paper's value.
+const DEFAULT_MOVES_PER_ACTION: usize = 3;
 
 /// Action where no plan exists.
 const FALLBACK_ACTION: &str = "up";
 
 /// A solution with the fewest moves, or with the fewest pushes if that search exceeds its limit; `None` if none exists or
 /// none was found.
-pub fn plan(board: &Board, from: SokobanState) -> Option<Vec<Move>> {
+pub fn plan(board: &SokobanBoard, from: SokobanState) -> Option<Vec<Move>> {
     if placements(board).is_some_and(|n| n <= MAX_BFS_PLACEMENTS) {
         return shortest_path(board, from, u32::MAX);
     }
@@ -58,12 +58,13 @@ struct Planner {
 
 impl ScriptedAgent for Planner {
     fn act(&mut self, seen: &PromptView<'_>) -> String {
-        let most = seen.legal.iter().map(|turn| turn.split(' ').count()).max().unwrap_or(DEFAULT_MOVES_PER_TURN);
+        let max_moves =
+            seen.legal.iter().map(|action| action.split(' ').count()).max().unwrap_or(DEFAULT_MOVES_PER_ACTION);
         let Some((board, mut state)) = parse_compact(seen.observation) else { return FALLBACK_ACTION.to_owned() };
         if self.expected != seen.observation {
             self.rest = plan(&board, state).unwrap_or_default();
         }
-        let now: Vec<Move> = self.rest.drain(..self.rest.len().min(most)).collect();
+        let now: Vec<Move> = self.rest.drain(..self.rest.len().min(max_moves)).collect();
         if now.is_empty() {
             return FALLBACK_ACTION.to_owned();
         }
@@ -71,18 +72,18 @@ impl ScriptedAgent for Planner {
             board.apply(&mut state, *direction);
         }
         self.expected = compact(&board, &state);
-        format_turn(now.into_iter().map(Some))
+        format_action(now.into_iter().map(Some))
     }
 
     fn reflect(&mut self, finished: &str) -> String {
         let Some((board, state)) = parse_compact(finished) else { return ["_"; REFLECTION_WORDS].join(" ") };
         let missing = board.boxes() - board.boxes_on_targets(&state);
-        let left = match () {
+        let status = match () {
             () if missing == 0 => ROOM_STATUS[0],
             () if !SolvabilityChecker::new(u32::MAX).check(&board, &state) => ROOM_STATUS[1],
             () => ROOM_STATUS[2],
         };
-        format!("{left} {}", missing.min(MAX_COUNTED_BOXES))
+        format!("{status} {}", missing.min(MAX_COUNTED_BOXES))
     }
 }
 

@@ -1,8 +1,8 @@
 //! Rendering of rooms: the reference's three text formats, level-file characters, and compact words.
 
 use super::{
-    board::{Board, SokobanState},
-    level::{Level, Tile},
+    board::{SokobanBoard, SokobanState},
+    level::{SokobanLevel, Tile},
 };
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +28,7 @@ pub(super) const TILE_WORDS: [&str; 7] = ["#", "-", ".", "*", "$", "@", "+"];
 pub(super) const ROW_SEPARATOR: &str = "/";
 
 /// Appends the text rendering of a room.
-pub fn render(board: &Board, s: &SokobanState, rendering: Rendering, out: &mut String) {
+pub fn render(board: &SokobanBoard, s: &SokobanState, rendering: Rendering, out: &mut String) {
     for row in 0..board.rows() {
         if row > 0 {
             out.push('\n');
@@ -54,18 +54,18 @@ pub fn render(board: &Board, s: &SokobanState, rendering: Rendering, out: &mut S
 }
 
 /// A room in the level-file format.
-pub fn level_text(board: &Board, s: &SokobanState) -> String {
+pub fn level_text(board: &SokobanBoard, s: &SokobanState) -> String {
     snapshot(board, s).to_string()
 }
 
-fn snapshot(board: &Board, s: &SokobanState) -> Level {
+fn snapshot(board: &SokobanBoard, s: &SokobanState) -> SokobanLevel {
     let cells = (0..board.rows() * board.cols()).map(|i| board.at(s, i / board.cols(), i % board.cols()));
-    Level::from_cells(board.cols(), cells.collect())
+    SokobanLevel::from_cells(board.cols(), cells.collect())
 }
 
 /// A room in compact words: cells row by row, `/` between rows. A border that is all wall is omitted; everything beyond
 /// the edge is wall.
-pub fn compact(board: &Board, s: &SokobanState) -> String {
+pub fn compact(board: &SokobanBoard, s: &SokobanState) -> String {
     let (rows, cols) = (board.rows(), board.cols());
     let wall = |r: usize, c: usize| board.at(s, r, c) == Tile::Wall;
     let bordered =
@@ -88,7 +88,7 @@ pub fn compact(board: &Board, s: &SokobanState) -> String {
 }
 
 /// Parses compact words; `None` if they do not describe a room.
-pub fn parse_compact(words: &str) -> Option<(Board, SokobanState)> {
+pub fn parse_compact(words: &str) -> Option<(SokobanBoard, SokobanState)> {
     let mut cells = Vec::new();
     let mut cols = None;
     for row in words.split(ROW_SEPARATOR) {
@@ -101,7 +101,7 @@ pub fn parse_compact(words: &str) -> Option<(Board, SokobanState)> {
             return None;
         }
     }
-    let (board, state) = Board::new(&Level::from_cells(cols?, cells)).ok()?;
+    let (board, state) = SokobanBoard::new(&SokobanLevel::from_cells(cols?, cells)).ok()?;
     (state.player != super::board::NO_CELL).then_some((board, state))
 }
 
@@ -109,9 +109,9 @@ pub fn parse_compact(words: &str) -> Option<(Board, SokobanState)> {
 mod tests {
     use super::*;
 
-    fn room() -> (Board, SokobanState) {
+    fn room() -> (SokobanBoard, SokobanState) {
         let text = "######\n#+ $ #\n# *  #\n######";
-        Board::new(&Level::parse(text, "t").unwrap()).unwrap()
+        SokobanBoard::new(&SokobanLevel::parse(text, "t").unwrap()).unwrap()
     }
 
     fn text(rendering: Rendering) -> String {
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn levels_without_a_border_keep_their_edge() {
-        let (board, s) = Board::new(&Level::parse("@$.\n###", "t").unwrap()).unwrap();
+        let (board, s) = SokobanBoard::new(&SokobanLevel::parse("@$.\n###", "t").unwrap()).unwrap();
         assert_eq!(compact(&board, &s), "@ $ . / # # #");
     }
 }

@@ -11,7 +11,7 @@
 
 use super::{
     bitboard::{Bitboard, HASH_MULTIPLIER},
-    board::{Board, Move, NO_CELL},
+    board::{Move, NO_CELL, SokobanBoard},
 };
 
 /// Maximum number of boxes in a generated room.
@@ -60,7 +60,7 @@ impl<B: Bitboard> ReversePlay<B> {
     }
 
     /// Pulls boxes off the board's targets, starting with the player at `player`, to at most the given depth.
-    pub(super) fn run(&mut self, board: &Board, player: u8, depth: u32) -> ReverseResult<B> {
+    pub(super) fn run(&mut self, board: &SokobanBoard, player: u8, depth: u32) -> ReverseResult<B> {
         let targets = B::truncate(board.targets);
         let mut positions = BoxPositions::new(board);
         self.visited.clear();
@@ -109,7 +109,7 @@ impl<B: Bitboard> ReversePlay<B> {
 
 impl<B: Bitboard> SearchFrame<B> {
     /// Moves the player and pulls the box behind it, if any.
-    fn step(&self, board: &Board, positions: &BoxPositions, direction: Move) -> Option<SearchFrame<B>> {
+    fn step(&self, board: &SokobanBoard, positions: &BoxPositions, direction: Move) -> Option<SearchFrame<B>> {
         let to = board.neighbour(self.player, direction);
         let boxes = self.pulled | self.resting;
         if to == NO_CELL || boxes.contains(to) {
@@ -121,7 +121,7 @@ impl<B: Bitboard> SearchFrame<B> {
             let cleared = !B::single(behind);
             child.resting &= cleared;
             child.pulled = (child.pulled & cleared) | B::single(self.player);
-            let which = positions.of(behind);
+            let which = positions.box_on(behind);
             child.swaps += u32::from(self.last != which);
             child.last = which;
             child.dragged = Some((which, behind));
@@ -138,20 +138,21 @@ struct BoxPositions {
 }
 
 impl BoxPositions {
-    fn new(board: &Board) -> Self {
+    fn new(board: &SokobanBoard) -> Self {
         let mut targets = [NO_CELL; MAX_BOXES];
         board.targets.cells().zip(&mut targets).for_each(|(cell, target)| *target = cell);
         BoxPositions { current: targets, targets, count: board.boxes() as usize }
     }
 
     /// Index of the box on a cell.
-    fn of(&self, cell: u8) -> u8 {
-        self.current[..self.count].iter().position(|home| *home == cell).expect("every box started on a target") as u8
+    fn box_on(&self, cell: u8) -> u8 {
+        self.current[..self.count].iter().position(|position| *position == cell).expect("every box started on a target")
+            as u8
     }
 
-    fn displacement(&self, board: &Board) -> u32 {
-        let distance = |(now, target): (&u8, &u8)| {
-            let ((row, col), (r, c)) = (board.coords_of(*now), board.coords_of(*target));
+    fn displacement(&self, board: &SokobanBoard) -> u32 {
+        let distance = |(cell, target): (&u8, &u8)| {
+            let ((row, col), (r, c)) = (board.coords_of(*cell), board.coords_of(*target));
             u32::from(row.abs_diff(r)) + u32::from(col.abs_diff(c))
         };
         self.current[..self.count].iter().zip(&self.targets).map(distance).sum()

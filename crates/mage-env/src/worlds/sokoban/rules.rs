@@ -4,7 +4,7 @@
 //! ends when the room is solved, when it can no longer be solved, and at the step limit.
 
 use super::{
-    board::{Board, Move, MoveEffect, SokobanState},
+    board::{Move, MoveEffect, SokobanBoard, SokobanState},
     solvability::SolvabilityChecker,
 };
 
@@ -16,7 +16,7 @@ const ALL_ON_TARGET_REWARD: f64 = 10.0;
 
 /// Dynamic state of an episode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Play {
+pub struct SokobanEpisode {
     /// Positions of player and boxes.
     pub state: SokobanState,
     /// Steps taken; no-ops do not count.
@@ -31,9 +31,9 @@ pub struct MoveOutcome {
     /// Reward.
     pub reward: f64,
     /// Why the episode ended, if it did.
-    pub over: Option<Termination>,
+    pub termination: Option<Termination>,
     /// Effect on the state.
-    pub moved: MoveEffect,
+    pub effect: MoveEffect,
     /// Whether every box is on a target.
     pub solved: bool,
 }
@@ -49,67 +49,67 @@ pub enum Termination {
     StepLimit,
 }
 
-impl Play {
+impl SokobanEpisode {
     /// The start of an episode.
-    pub fn new(board: &Board, start: SokobanState) -> Self {
-        Play { state: start, steps: 0, boxes_on_targets: board.boxes_on_targets(&start) }
+    pub fn new(board: &SokobanBoard, start: SokobanState) -> Self {
+        SokobanEpisode { state: start, steps: 0, boxes_on_targets: board.boxes_on_targets(&start) }
     }
 
     /// Applies a move; `None` is a no-op that only costs the step reward. May be called after termination, as in the
     /// reference.
     pub fn step(
         &mut self,
-        board: &Board,
+        board: &SokobanBoard,
         direction: Option<Move>,
         max_steps: u32,
         solvable: &mut SolvabilityChecker,
     ) -> MoveOutcome {
         let Some(direction) = direction else {
-            return MoveOutcome { reward: STEP_REWARD, over: None, moved: MoveEffect::Blocked, solved: false };
+            return MoveOutcome { reward: STEP_REWARD, termination: None, effect: MoveEffect::Blocked, solved: false };
         };
         self.steps += 1;
-        let moved = board.apply(&mut self.state, direction);
-        let placed = board.boxes_on_targets(&self.state);
+        let effect = board.apply(&mut self.state, direction);
+        let on_targets = board.boxes_on_targets(&self.state);
         let mut reward = STEP_REWARD;
-        if placed > self.boxes_on_targets {
+        if on_targets > self.boxes_on_targets {
             reward += BOX_ON_TARGET_REWARD;
-        } else if placed < self.boxes_on_targets {
+        } else if on_targets < self.boxes_on_targets {
             reward += BOX_OFF_TARGET_REWARD;
         }
-        self.boxes_on_targets = placed;
+        self.boxes_on_targets = on_targets;
         let solved = board.is_solved(&self.state);
         if solved {
             reward += ALL_ON_TARGET_REWARD;
         }
-        let over = if solved {
+        let termination = if solved {
             Some(Termination::Solved)
         } else if self.steps == max_steps {
-            // Equality, not "at least": in the reference a turn that runs past the limit continues.
+            // Equality, not "at least": in the reference an action that runs past the limit continues.
             Some(Termination::StepLimit)
         } else if !solvable.check(board, &self.state) {
             Some(Termination::Deadlock)
         } else {
             None
         };
-        MoveOutcome { reward, over, moved, solved }
+        MoveOutcome { reward, termination, effect, solved }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sokoban::level::Level;
+    use crate::sokoban::level::SokobanLevel;
 
     fn play(text: &str, moves: &str) -> Vec<(f64, Option<Termination>, bool)> {
-        let (board, start) = Board::new(&Level::parse(text, "t").unwrap()).unwrap();
-        let mut play = Play::new(&board, start);
+        let (board, start) = SokobanBoard::new(&SokobanLevel::parse(text, "t").unwrap()).unwrap();
+        let mut play = SokobanEpisode::new(&board, start);
         let mut solvable = SolvabilityChecker::new(100);
         moves
             .chars()
             .map(|c| {
                 let direction = "udlr".find(c).map(|i| Move::ALL[i]);
                 let m = play.step(&board, direction, 6, &mut solvable);
-                (m.reward, m.over, m.moved != MoveEffect::Blocked)
+                (m.reward, m.termination, m.effect != MoveEffect::Blocked)
             })
             .collect()
     }

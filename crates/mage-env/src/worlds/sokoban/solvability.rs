@@ -5,7 +5,7 @@
 //! cached.
 
 use super::{
-    board::{Board, SokobanState},
+    board::{SokobanBoard, SokobanState},
     solvable_table::{SolvableTable, placements},
     solver::{SearchCost, SearchResult, solve},
 };
@@ -29,7 +29,7 @@ pub struct SolvabilityChecker {
 enum SolvabilityMethod {
     Table64,
     Table128,
-    Search,
+    PushSearch,
 }
 
 impl SolvabilityChecker {
@@ -52,7 +52,7 @@ impl SolvabilityChecker {
     }
 
     /// Whether the state can be solved. All calls until [`clear`](SolvabilityChecker::clear) must pass the same board.
-    pub fn check(&mut self, board: &Board, s: &SokobanState) -> bool {
+    pub fn check(&mut self, board: &SokobanBoard, s: &SokobanState) -> bool {
         let method = match self.method {
             Some(method) => method,
             None => self.select_method(board),
@@ -60,13 +60,13 @@ impl SolvabilityChecker {
         match method {
             SolvabilityMethod::Table64 => self.table64.contains(s),
             SolvabilityMethod::Table128 => self.table128.contains(s),
-            SolvabilityMethod::Search => self.search(board, s),
+            SolvabilityMethod::PushSearch => self.search(board, s),
         }
     }
 
-    fn select_method(&mut self, board: &Board) -> SolvabilityMethod {
+    fn select_method(&mut self, board: &SokobanBoard) -> SolvabilityMethod {
         let method = match placements(board) {
-            None => SolvabilityMethod::Search,
+            None => SolvabilityMethod::PushSearch,
             Some(_) if board.fits_in_64_bits() => {
                 self.table64.fill(board, self.max_moves);
                 SolvabilityMethod::Table64
@@ -80,7 +80,7 @@ impl SolvabilityChecker {
         method
     }
 
-    fn search(&mut self, board: &Board, s: &SokobanState) -> bool {
+    fn search(&mut self, board: &SokobanBoard, s: &SokobanState) -> bool {
         let key = |s: &SokobanState| {
             let region = board.masks::<u128>().reachable(s.player, s.boxes);
             SokobanState { player: region.trailing_zeros() as u8, ..*s }

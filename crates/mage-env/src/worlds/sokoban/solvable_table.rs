@@ -5,7 +5,7 @@
 
 use super::{
     bitboard::Bitboard,
-    board::{Board, Move, NO_CELL, SokobanState},
+    board::{Move, NO_CELL, SokobanBoard, SokobanState},
 };
 
 /// Maximum number of box placements in a table.
@@ -34,7 +34,7 @@ static CHOOSE: [[u32; 129]; MAX_BOXES + 1] = {
 };
 
 /// Number of box placements of a board, if a table can hold them.
-pub(super) fn placements(board: &Board) -> Option<usize> {
+pub(super) fn placements(board: &SokobanBoard) -> Option<usize> {
     let row = CHOOSE.get(board.boxes() as usize)?;
     Some(row[board.cells()]).filter(|n| *n <= MAX_PLACEMENTS).map(|n| n as usize)
 }
@@ -70,7 +70,7 @@ impl<B: Bitboard> SolvableTable<B> {
     }
 
     /// Initialises the table with the solved states. [`placements`] of the board must not be `None`.
-    pub(super) fn reset(&mut self, board: &Board) {
+    pub(super) fn reset(&mut self, board: &SokobanBoard) {
         let size = placements(board).expect("checked by the caller");
         let view = board.masks::<B>();
         for cells in [&mut self.solvable, &mut self.frontier, &mut self.next_frontier] {
@@ -87,7 +87,7 @@ impl<B: Bitboard> SolvableTable<B> {
     }
 
     /// Adds the states one move further from the goal; `false` if there are none.
-    pub(super) fn expand(&mut self, board: &Board) -> bool {
+    pub(super) fn expand(&mut self, board: &SokobanBoard) -> bool {
         let view = board.masks::<B>();
         let mut active = std::mem::take(&mut self.active);
         for (placement, boxes) in active.drain(..) {
@@ -131,7 +131,7 @@ impl<B: Bitboard> SolvableTable<B> {
     }
 
     /// Length of the shortest solution of a state, if at most `max_moves`; expands the table to that depth.
-    pub(super) fn distance(&mut self, board: &Board, s: &SokobanState, max_moves: u32) -> Option<u32> {
+    pub(super) fn distance(&mut self, board: &SokobanBoard, s: &SokobanState, max_moves: u32) -> Option<u32> {
         self.reset(board);
         for moves in 0..=max_moves {
             if self.contains(s) {
@@ -145,7 +145,7 @@ impl<B: Bitboard> SolvableTable<B> {
     }
 
     /// Expands the table to every state that can be solved in `max_moves` moves.
-    pub(super) fn fill(&mut self, board: &Board, max_moves: u32) {
+    pub(super) fn fill(&mut self, board: &SokobanBoard, max_moves: u32) {
         self.reset(board);
         for _ in 0..max_moves {
             if !self.expand(board) {
@@ -163,7 +163,7 @@ impl<B: Bitboard> SolvableTable<B> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sokoban::{bfs::shortest_path, level::Level};
+    use crate::sokoban::{bfs::shortest_path, level::SokobanLevel};
 
     #[test]
     fn ranks_are_a_bijection() {
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn distances_equal_those_of_a_forward_search() {
         let text = "######\n#   ##\n# $. #\n#@$  #\n## . #\n######";
-        let (board, start) = Board::new(&Level::parse(text, "t").unwrap()).unwrap();
+        let (board, start) = SokobanBoard::new(&SokobanLevel::parse(text, "t").unwrap()).unwrap();
         let (mut narrow, mut wide) = (SolvableTable::<u64>::new(), SolvableTable::<u128>::new());
         let (mut solvable, mut dead) = (0, 0);
         let mut ends = vec![start];

@@ -6,7 +6,7 @@
 
 use super::{
     bitboard::{Bitboard, HASH_MULTIPLIER},
-    board::{Board, BoardMasks, Move, NO_CELL, SokobanState},
+    board::{BoardMasks, Move, NO_CELL, SokobanBoard, SokobanState},
     deadlock::PushDistances,
 };
 
@@ -21,7 +21,7 @@ pub enum SearchCost {
 
 /// A solution of a level.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Solution {
+pub struct SokobanSolution {
     /// The player's moves.
     pub moves: Vec<Move>,
     /// Number of moves that push a box.
@@ -32,7 +32,7 @@ pub struct Solution {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SearchResult {
     /// An optimal solution.
-    Solved(Solution),
+    Solved(SokobanSolution),
     /// No solution exists.
     Unsolvable,
     /// The state limit was reached; holds the number of stored states.
@@ -43,16 +43,16 @@ pub enum SearchResult {
 pub const DEFAULT_MAX_STATES: usize = 6_000_000;
 
 /// Solves a level from a state, storing at most `max_states` states.
-pub fn solve(board: &Board, from: SokobanState, cost: SearchCost, max_states: usize) -> SearchResult {
+pub fn solve(board: &SokobanBoard, from: SokobanState, cost: SearchCost, max_states: usize) -> SearchResult {
     if board.fits_in_64_bits() {
-        Search::<u64>::new(board, cost, max_states).run(from)
+        PushSearch::<u64>::new(board, cost, max_states).run(from)
     } else {
-        Search::<u128>::new(board, cost, max_states).run(from)
+        PushSearch::<u128>::new(board, cost, max_states).run(from)
     }
 }
 
 #[derive(Clone, Copy)]
-struct SearchNode<B> {
+struct PushSearchNode<B> {
     boxes: B,
     /// The player's cell; when minimising pushes, the lowest reachable cell.
     player: u8,
@@ -66,22 +66,22 @@ struct SearchNode<B> {
 
 const ROOT: u32 = u32::MAX;
 
-struct Search<'a, B> {
-    board: &'a Board,
+struct PushSearch<'a, B> {
+    board: &'a SokobanBoard,
     view: BoardMasks<B>,
     distances: PushDistances,
     cost: SearchCost,
     max_states: usize,
-    nodes: Vec<SearchNode<B>>,
+    nodes: Vec<PushSearchNode<B>>,
     /// Hash table of indices into `nodes`; `ROOT` marks an empty slot.
     index: Vec<u32>,
     /// Open list, bucketed by estimated total cost: node index and its cost when queued.
     open: Vec<Vec<(u32, u32)>>,
 }
 
-impl<'a, B: Bitboard> Search<'a, B> {
-    fn new(board: &'a Board, cost: SearchCost, max_states: usize) -> Self {
-        Search {
+impl<'a, B: Bitboard> PushSearch<'a, B> {
+    fn new(board: &'a SokobanBoard, cost: SearchCost, max_states: usize) -> Self {
+        PushSearch {
             board,
             view: board.masks(),
             distances: PushDistances::new(board),
@@ -100,7 +100,8 @@ impl<'a, B: Bitboard> Search<'a, B> {
             SearchCost::Pushes => self.view.reachable(from.player, boxes).lowest(),
             SearchCost::Moves => from.player,
         };
-        let root = SearchNode { boxes, player, pushed: NO_CELL, direction: 0, cost_so_far: 0, heuristic, parent: ROOT };
+        let root =
+            PushSearchNode { boxes, player, pushed: NO_CELL, direction: 0, cost_so_far: 0, heuristic, parent: ROOT };
         self.nodes.push(root);
         let slot = self.slot(boxes, player);
         self.index[slot] = 0;
@@ -140,7 +141,7 @@ impl<'a, B: Bitboard> Search<'a, B> {
         }
     }
 
-    fn push_all(&mut self, i: u32, node: &SearchNode<B>, region: B, walk: impl Fn(u8) -> u32) -> bool {
+    fn push_all(&mut self, i: u32, node: &PushSearchNode<B>, region: B, walk: impl Fn(u8) -> u32) -> bool {
         for direction in Move::ALL {
             let free = self.view.floor & !node.boxes;
             let can_stop = free & B::truncate(self.distances.live_cells());
@@ -158,7 +159,7 @@ impl<'a, B: Bitboard> Search<'a, B> {
                     SearchCost::Pushes => self.view.reachable(from, boxes).lowest(),
                     SearchCost::Moves => from,
                 };
-                let pushed = SearchNode {
+                let pushed = PushSearchNode {
                     boxes,
                     player,
                     pushed: to,
@@ -176,7 +177,7 @@ impl<'a, B: Bitboard> Search<'a, B> {
     }
 
     /// Stores a state or a cheaper path to it; `false` if the state limit is reached.
-    fn reach(&mut self, mut node: SearchNode<B>) -> bool {
+    fn reach(&mut self, mut node: PushSearchNode<B>) -> bool {
         let slot = self.slot(node.boxes, node.player);
         let known = self.index[slot];
         if known != ROOT {
@@ -235,7 +236,7 @@ impl<'a, B: Bitboard> Search<'a, B> {
     }
 
     /// Reconstructs the moves to a node: its pushes, and the walks between them.
-    fn solution(&self, end: u32, from: SokobanState) -> Solution {
+    fn solution(&self, end: u32, from: SokobanState) -> SokobanSolution {
         let mut pushes = Vec::new();
         let mut at = end;
         while self.nodes[at as usize].parent != ROOT {
@@ -258,7 +259,7 @@ impl<'a, B: Bitboard> Search<'a, B> {
             self.board.apply(&mut s, *direction);
             moves.push(*direction);
         }
-        Solution { moves, pushes: pushes.len() as u32 }
+        SokobanSolution { moves, pushes: pushes.len() as u32 }
     }
 }
 
@@ -270,7 +271,7 @@ struct WalkDistances<B> {
 }
 
 impl<B: Bitboard> WalkDistances<B> {
-    fn from(board: &Board, start: u8, boxes: B) -> Self {
+    fn from(board: &SokobanBoard, start: u8, boxes: B) -> Self {
         let mut walk = WalkDistances { reached: B::single(start), steps: [0; 128], came_from: [0; 128] };
         let mut queue = [0; 128];
         queue[0] = start;
@@ -294,7 +295,7 @@ impl<B: Bitboard> WalkDistances<B> {
     }
 
     /// Appends the moves from `start`, the origin of the search, to a reached cell.
-    fn append_path(&self, board: &Board, start: u8, to: u8, moves: &mut Vec<Move>) {
+    fn append_path(&self, board: &SokobanBoard, start: u8, to: u8, moves: &mut Vec<Move>) {
         let first = moves.len();
         let mut at = to;
         while at != start {

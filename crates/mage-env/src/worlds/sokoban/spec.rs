@@ -1,6 +1,7 @@
 //! Registration of the Sokoban environment.
 
 use super::{
+    action::STILL,
     ceilings::ceilings,
     env::SokobanEnv,
     generator::Generator,
@@ -8,7 +9,6 @@ use super::{
     options::{SokobanOptions, TRAIN_SEEDS, VALIDATION_SEEDS, docs},
     planner::{MAX_COUNTED_BOXES, Optimal, REFLECTION_WORDS, ROOM_STATUS},
     render::{ROW_SEPARATOR, TILE_WORDS},
-    turn::STILL,
 };
 use crate::{
     Conformance, Env, EnvId, EnvInfo, EnvSpec, Error, OptionMap, Population, Result, ScriptedAgentFactory,
@@ -18,7 +18,7 @@ use rand::{RngExt, seq::IndexedRandom};
 use std::{path::Path, sync::Arc};
 
 const ID: EnvId = EnvId::new("sokoban");
-const PLACE: &str = "options of sokoban";
+const OPTIONS_CONTEXT: &str = "options of sokoban";
 
 /// Creates Sokoban environments.
 #[derive(Default)]
@@ -27,7 +27,7 @@ pub struct SokobanSpec {
 }
 
 impl SokobanSpec {
-    fn level(&self, task: &Task, options: &SokobanOptions) -> Result<super::Level> {
+    fn level(&self, task: &Task, options: &SokobanOptions) -> Result<super::SokobanLevel> {
         let Some(path) = &options.levels else {
             let boxes = options.boxes.choices().choose(&mut task.seed.child("boxes").rng());
             let [first, end] = options.seeds;
@@ -49,8 +49,8 @@ impl SokobanSpec {
 
 impl SokobanSpec {
     /// The environment of a task.
-    pub(super) fn world(&self, task: &Task, options: &SokobanOptions) -> Result<SokobanEnv> {
-        SokobanEnv::new(&self.level(task, options)?, options.world())
+    pub(super) fn env(&self, task: &Task, options: &SokobanOptions) -> Result<SokobanEnv> {
+        SokobanEnv::new(&self.level(task, options)?, options.env_config())
     }
 }
 
@@ -78,13 +78,13 @@ impl EnvSpec for SokobanSpec {
             options: docs(),
             opponents: Vec::new(),
             compact_words: words.chain(counts).collect(),
-            max_compact_action_words: SokobanOptions::default().moves_per_turn,
-            compact_reflection_words: REFLECTION_WORDS,
+            compact_action: SokobanOptions::default().moves_per_action,
+            compact_reflection: REFLECTION_WORDS,
         }
     }
 
     fn build(&self, task: &Task) -> Result<Box<dyn Env>> {
-        let options: SokobanOptions = task.options.read(PLACE)?;
+        let options: SokobanOptions = task.options.read(OPTIONS_CONTEXT)?;
         options.check()?;
         if let Some(opponent) = &task.opponent {
             return Err(Error::invalid(
@@ -92,7 +92,7 @@ impl EnvSpec for SokobanSpec {
                 format!("opponent `{}`: Sokoban is a single-player environment", opponent.name),
             ));
         }
-        Ok(Box::new(self.world(task, &options)?))
+        Ok(Box::new(self.env(task, &options)?))
     }
 
     fn check(&self, population: &Population) -> Result<()> {
@@ -101,7 +101,7 @@ impl EnvSpec for SokobanSpec {
             return Err(Error::invalid("population of sokoban", problem));
         }
         for split in population.splits() {
-            let options: SokobanOptions = population.options_in(split).read(PLACE)?;
+            let options: SokobanOptions = population.options_in(split).read(OPTIONS_CONTEXT)?;
             options.check()?;
             if options.levels.is_none() {
                 options.boxes.choices().iter().try_for_each(|b| Generator::new(options.room(*b)).map(drop))?;
@@ -147,7 +147,7 @@ impl EnvSpec for SokobanSpec {
     }
 
     fn max_turns(&self, population: &Population, split: &str) -> Result<u32> {
-        let options: SokobanOptions = population.options_in(split).read(PLACE)?;
+        let options: SokobanOptions = population.options_in(split).read(OPTIONS_CONTEXT)?;
         options.check()?;
         Ok(options.max_turns())
     }
@@ -163,7 +163,7 @@ impl EnvSpec for SokobanSpec {
 
 impl WorldSolver for SokobanSpec {
     fn solve(&self, population: &Population, split: &str, each: &mut dyn FnMut(usize, usize)) -> Result<SolvedSplit> {
-        let options: SokobanOptions = population.options_in(split).read(PLACE)?;
+        let options: SokobanOptions = population.options_in(split).read(OPTIONS_CONTEXT)?;
         options.check()?;
         let level_count =
             options.levels.as_deref().map(|path| self.level_cache.get(path)).transpose()?.map(|l| l.len());

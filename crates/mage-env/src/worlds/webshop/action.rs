@@ -1,28 +1,28 @@
-//! What did the buyer want to do?
+//! Action parsing.
 //!
-//! `search[words]` or `click[name]`; the original reads `name[argument]` with a greedy pattern, so the last bracket that has
-//! a partner counts. Names are exact, arguments are read in lower case.
+//! An action is `search[words]` or `click[name]`. The original matches `name[argument]` with a greedy pattern, so the last
+//! opening bracket that can be closed counts. Names are exact; arguments are lower-cased.
 
-/// An action as written, before it is known whether it can be done.
+/// A parsed action, which may not be available on the current page.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum ShopAction {
     /// Search for these words.
     Search(String),
-    /// Click this.
+    /// Click this button, product or option value.
     Click(String),
 }
 
-/// Reads an action, or says in words a buyer can learn from why there is none.
-pub fn read(text: &str) -> Result<Action, &'static str> {
+/// Parses an action. The error is a message for the agent.
+pub fn parse(text: &str) -> Result<ShopAction, &'static str> {
     match name_and_argument(text) {
-        Some(("search", words)) => Ok(Action::Search(words.to_lowercase())),
-        Some(("click", name)) => Ok(Action::Click(name.to_lowercase())),
+        Some(("search", words)) => Ok(ShopAction::Search(words.to_lowercase())),
+        Some(("click", name)) => Ok(ShopAction::Click(name.to_lowercase())),
         _ => Err("an action is search[words] or click[name]"),
     }
 }
 
-/// What stands before and inside the brackets: neither may be empty or hold a line break, and both are as long as can be,
-/// the name first.
+/// The text before and inside the brackets. Neither may be empty or contain a line break; both are as long as possible, the
+/// name first.
 fn name_and_argument(text: &str) -> Option<(&str, &str)> {
     let line = text.split('\n').next()?;
     line.rmatch_indices('[').find_map(|(at, _)| {
@@ -38,7 +38,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_last_bracket_with_a_partner_counts() {
+    fn the_last_bracket_that_can_be_closed_counts() {
         let cases = [
             ("search[red shoes]", Some(("search", "red shoes"))),
             ("click[Buy Now] please", Some(("click", "Buy Now"))),
@@ -59,18 +59,18 @@ mod tests {
     }
 
     #[test]
-    fn names_are_exact_and_arguments_lower_case() {
-        assert_eq!(read("search[RED]"), Ok(Action::Search("red".to_owned())));
-        assert_eq!(read("click[B01]"), Ok(Action::Click("b01".to_owned())));
-        assert!(read("Search[red]").is_err());
-        assert!(read("think[hmm]").unwrap_err().contains("search[words] or click[name]"));
+    fn names_are_exact_and_arguments_are_lower_cased() {
+        assert_eq!(parse("search[RED]"), Ok(ShopAction::Search("red".to_owned())));
+        assert_eq!(parse("click[B01]"), Ok(ShopAction::Click("b01".to_owned())));
+        assert!(parse("Search[red]").is_err());
+        assert!(parse("think[hmm]").unwrap_err().contains("search[words] or click[name]"));
     }
 
     proptest! {
         #[test]
-        fn reading_never_panics(text in any::<String>(), parts in prop::collection::vec(prop_oneof![Just("["), Just("]"), Just("search"), Just("click"), Just("ß"), Just("\n")], 0..9)) {
-            let _ = read(&text);
-            let _ = read(&parts.concat());
+        fn parsing_never_panics(text in any::<String>(), parts in prop::collection::vec(prop_oneof![Just("["), Just("]"), Just("search"), Just("click"), Just("ß"), Just("\n")], 0..9)) {
+            let _ = parse(&text);
+            let _ = parse(&parts.concat());
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Which words does the search engine see in a text?
+//! Text analyzer of the search index.
 //!
-//! The chain of Anserini's English analysis on Lucene 9: word segmentation by Unicode's annex 29, possessive *'s* off,
-//! lower case, 33 stop words out, and Porter's stemmer. It finds the same 107,608 words (12,074 different ones) in the
-//! official set of 1,000 products as the original does.
+//! Anserini's English analysis chain on Lucene 9: word segmentation (UAX #29), removal of possessive *'s*, lower-casing, 33
+//! stop words, and the Porter stemmer. On the official 1,000 products it yields the original's 107,608 tokens (12,074
+//! distinct terms).
 
 use super::porter_stemmer;
 use unicode_properties::{GeneralCategory, GeneralCategoryGroup, UnicodeGeneralCategory};
@@ -14,17 +14,17 @@ const STOP_WORDS: [&str; 33] = [
     "on", "or", "such", "that", "the", "their", "then", "there", "these", "they", "this", "to", "was", "will", "with",
 ];
 
-/// Longer words are cut into pieces of so many characters, as Lucene's tokenizer does.
-const LONGEST_WORD: usize = 255;
+/// Maximum token length in characters; Lucene's tokenizer splits longer words.
+const MAX_TOKEN_LENGTH: usize = 255;
 
-/// Calls `each` with every index term of the text, in order, repeats included.
+/// Calls `each` with every term of the text, in order, with repetitions.
 pub(super) fn for_each_term(text: &str, mut each: impl FnMut(&str)) {
     let mut term = String::new();
     for segment in text.split_word_bounds().filter(|s| is_word(s)) {
         for piece in pieces(segment) {
             term.clear();
             term.push_str(without_possessive(piece));
-            // One letter at a time, without context: a final sigma is no different from another.
+            // Lower-cases each character without context: a final sigma is not special.
             if !term.chars().all(|c| c.is_ascii() && !c.is_ascii_uppercase()) {
                 term = term.chars().map(|c| c.to_lowercase().next().unwrap_or(c)).collect();
             }
@@ -36,13 +36,13 @@ pub(super) fn for_each_term(text: &str, mut each: impl FnMut(&str)) {
     }
 }
 
-/// Letters, decimal digits and pictures make a word; punctuation, fractions and circled numbers do not, and neither do marks
-/// that hang on something else.
+/// Whether a segment contains a letter, decimal digit or pictograph. Punctuation, fractions, circled numbers and combining
+/// marks do not count.
 fn is_word(segment: &str) -> bool {
     segment.chars().any(|c| match c {
         '0'..='9' | 'a'..='z' | 'A'..='Z' => true,
         '\0'..='\x7f' => false,
-        // Voicing marks of half width: letters by category, marks by behaviour.
+        // Half-width voicing marks are letters by category but behave as marks.
         '\u{ff9e}' | '\u{ff9f}' => false,
         _ => match c.general_category_group() {
             GeneralCategoryGroup::Mark => false,
@@ -54,7 +54,7 @@ fn is_word(segment: &str) -> bool {
     })
 }
 
-/// Unicode's `Extended_Pictographic` as of version 12, which Lucene's tokenizer is built from; later versions left out some.
+/// `Extended_Pictographic` of Unicode 12, which Lucene's tokenizer uses; later versions removed some ranges.
 const PICTOGRAPHS: [(u32, u32); 78] = [
     (0xa9, 0xa9),
     (0xae, 0xae),
@@ -148,7 +148,7 @@ fn pieces(segment: &str) -> impl Iterator<Item = &str> {
         if rest.is_empty() {
             return None;
         }
-        let at = rest.char_indices().nth(LONGEST_WORD).map_or(rest.len(), |(at, _)| at);
+        let at = rest.char_indices().nth(MAX_TOKEN_LENGTH).map_or(rest.len(), |(at, _)| at);
         let (piece, left) = rest.split_at(at);
         rest = left;
         Some(piece)
@@ -160,7 +160,7 @@ fn without_possessive(word: &str) -> &str {
     ENDINGS.iter().find_map(|e| word.strip_suffix(e)).unwrap_or(word)
 }
 
-/// The distinct terms of a text with their counts, sorted.
+/// Distinct terms of a text with their counts, sorted.
 pub(super) fn counted_terms(text: &str) -> Vec<(String, u32)> {
     let mut terms = Vec::new();
     for_each_term(text, |term| terms.push((term.to_owned(), 1)));
@@ -184,12 +184,12 @@ mod tests {
     }
 
     #[test]
-    fn stop_words_are_sorted_for_searching() {
+    fn tables_are_sorted_for_binary_search() {
         assert!(STOP_WORDS.is_sorted() && PICTOGRAPHS.is_sorted());
     }
 
     #[test]
-    fn words_come_out_as_lucene_has_them() {
+    fn terms_equal_those_of_lucene() {
         assert_eq!(terms("Find me women's Tops, tees & blouses!"), ["find", "me", "women", "top", "tee", "blous"]);
         assert_eq!(terms("36W x 32L 3.5mm wi-fi don't"), ["36w", "x", "32l", "3.5mm", "wi", "fi", "don't"]);
         assert_eq!(terms("price lower than 30.00 dollars"), ["price", "lower", "than", "30.00", "dollar"]);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn overlong_words_are_cut() {
+    fn overlong_words_are_split() {
         let long = "z".repeat(600);
         assert_eq!(terms(&long).iter().map(String::len).collect::<Vec<_>>(), [255, 255, 90]);
     }

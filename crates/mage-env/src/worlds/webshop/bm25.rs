@@ -1,8 +1,8 @@
-//! Which products does a search find, and in which order?
+//! Search index with BM25 ranking.
 //!
-//! BM25 as Pyserini's default searcher computes it on Lucene 9 (k1 = 0.9, b = 0.4), operation by operation in the same
-//! precision: document lengths pass through Lucene's lossy one-byte encoding, a query word that occurs twice weighs twice,
-//! equal scores are ordered by the products' ids.
+//! BM25 as in Pyserini's default searcher on Lucene 9 (k1 = 0.9, b = 0.4), with identical operations and precision: document
+//! lengths use Lucene's lossy one-byte encoding, repeated query terms are weighted by their count, and ties are broken by
+//! product id.
 
 use super::analyzer::{counted_terms, for_each_term};
 use std::{cmp::Ordering, collections::HashMap};
@@ -12,32 +12,32 @@ const B: f32 = 0.4;
 
 /// An inverted index over documents numbered from 0.
 #[derive(Debug)]
-pub struct Index {
+pub struct SearchIndex {
     terms: HashMap<Box<str>, u32>,
-    /// Where each term's postings begin; one more entry than terms.
+    /// Offset of each term's postings; one more entry than terms.
     starts: Vec<u32>,
     documents: Vec<u32>,
     frequencies: Vec<u16>,
-    /// Each document's length as Lucene stores it.
+    /// Encoded length of each document.
     lengths: Vec<u8>,
-    /// Each document's place in the order of ids.
+    /// Rank of each document by id.
     id_ranks: Vec<u32>,
-    /// By stored length: 1 / (k1 · (1 − b + b · length / mean length)).
+    /// By encoded length: 1 / (k1 · (1 − b + b · length / mean length)).
     inverse_norms: Box<[f32; 256]>,
     tokens: u64,
 }
 
-/// One document found.
+/// A search hit.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Hit {
-    /// Its number.
+pub struct SearchHit {
+    /// Document index.
     pub document: u32,
-    /// Its score.
+    /// BM25 score.
     pub score: f32,
 }
 
-impl Index {
-    /// Indexes `texts`; `ids` break ties between equal scores.
+impl SearchIndex {
+    /// Indexes `texts`. Ties between equal scores are broken by `ids`.
     pub fn build<'a, S: AsRef<str>>(
         texts: impl IntoIterator<Item = S>,
         ids: impl IntoIterator<Item = &'a str>,
@@ -67,10 +67,10 @@ impl Index {
                 }
             });
             tokens += u64::from(length);
-            lengths.push(stored_length(length));
+            lengths.push(encode_length(length));
         }
         let total: usize = postings.iter().map(Vec::len).sum();
-        let mut index = Index {
+        let mut index = SearchIndex {
             starts: Vec::with_capacity(postings.len() + 1),
             documents: Vec::with_capacity(total),
             frequencies: Vec::with_capacity(total),
@@ -89,28 +89,27 @@ impl Index {
         index
     }
 
-    /// How many documents there are.
+    /// Number of documents.
     pub fn len(&self) -> usize {
         self.lengths.len()
     }
 
-    /// Whether there are none.
+    /// Whether the index is empty.
     pub fn is_empty(&self) -> bool {
         self.lengths.is_empty()
     }
 
-    /// How many different terms there are.
+    /// Number of distinct terms.
     pub fn terms(&self) -> usize {
         self.terms.len()
     }
 
-    /// How many words all documents have together.
+    /// Number of tokens in all documents.
     pub fn tokens(&self) -> u64 {
         self.tokens
     }
 
-    /// The different terms of a text: the numbers of those that occur in a document, in order, and how many there are in
-    /// all.
+    /// Distinct terms of a text: the sorted ids of indexed terms, and the number of all distinct terms.
     pub(super) fn distinct_terms(&self, text: &str) -> (Vec<u32>, usize) {
         let terms = counted_terms(text);
         let mut known: Vec<u32> = terms.iter().filter_map(|(term, _)| self.terms.get(term.as_str()).copied()).collect();
@@ -118,16 +117,16 @@ impl Index {
         (known, terms.len())
     }
 
-    /// How many bytes it takes; what the map of terms leaves free for growth is not counted.
+    /// Memory use in bytes, without spare capacity of the term map.
     pub fn bytes(&self) -> usize {
         let entry = size_of::<(Box<str>, u32)>() + 1;
         let terms: usize = self.terms.keys().map(|term| term.len() + entry).sum();
-        let numbers = self.starts.len() + self.documents.len() + self.id_ranks.len();
-        terms + numbers * size_of::<u32>() + self.frequencies.len() * size_of::<u16>() + self.lengths.len()
+        let integers = self.starts.len() + self.documents.len() + self.id_ranks.len();
+        terms + integers * size_of::<u32>() + self.frequencies.len() * size_of::<u16>() + self.lengths.len()
     }
 
-    /// The best `k` documents for a bag of words, best first.
-    pub fn search(&self, query: &str, k: usize) -> Vec<Hit> {
+    /// The `k` best documents for a bag-of-words query, best first.
+    pub fn search(&self, query: &str, k: usize) -> Vec<SearchHit> {
         let mut scores = vec![0.0_f64; self.len()];
         let mut touched: Vec<u32> = Vec::new();
         for (term, count) in counted_terms(query) {
@@ -136,7 +135,7 @@ impl Index {
             let weight = count as f32 * self.inverse_document_frequency(range.len());
             for (document, frequency) in self.documents[range.clone()].iter().zip(&self.frequencies[range]) {
                 let norm = self.inverse_norms[usize::from(self.lengths[*document as usize])];
-                // Every score is above 0, so 0 marks a document not seen yet.
+                // Scores are positive, so 0 marks an untouched document.
                 let score = &mut scores[*document as usize];
                 if *score == 0.0 {
                     touched.push(*document);
@@ -144,9 +143,11 @@ impl Index {
                 *score += f64::from(weight - weight / (1.0 + f32::from(*frequency) * norm));
             }
         }
-        let mut hits: Vec<Hit> =
-            touched.into_iter().map(|document| Hit { document, score: scores[document as usize] as f32 }).collect();
-        let better = |a: &Hit, b: &Hit| self.order(a, b);
+        let mut hits: Vec<SearchHit> = touched
+            .into_iter()
+            .map(|document| SearchHit { document, score: scores[document as usize] as f32 })
+            .collect();
+        let better = |a: &SearchHit, b: &SearchHit| self.order(a, b);
         if hits.len() > k {
             hits.select_nth_unstable_by(k, better);
             hits.truncate(k);
@@ -155,8 +156,8 @@ impl Index {
         hits
     }
 
-    fn order(&self, a: &Hit, b: &Hit) -> Ordering {
-        let rank = |h: &Hit| self.id_ranks[h.document as usize];
+    fn order(&self, a: &SearchHit, b: &SearchHit) -> Ordering {
+        let rank = |h: &SearchHit| self.id_ranks[h.document as usize];
         b.score.total_cmp(&a.score).then_with(|| rank(a).cmp(&rank(b)))
     }
 
@@ -181,27 +182,27 @@ fn inverse_norms(tokens: u64, documents: usize) -> Box<[f32; 256]> {
     let mean = (tokens as f64 / documents.max(1) as f64) as f32;
     let mut norms = Box::new([0.0; 256]);
     for (byte, norm) in norms.iter_mut().enumerate() {
-        *norm = 1.0 / (K1 * ((1.0 - B) + B * length_of(byte as u8) as f32 / mean));
+        *norm = 1.0 / (K1 * ((1.0 - B) + B * decode_length(byte as u8) as f32 / mean));
     }
     norms
 }
 
-/// Lengths up to here are stored exactly.
-const EXACT_LENGTHS: u32 = 255 - float_like(i32::MAX as u32);
+/// Lengths below this are encoded exactly.
+const EXACT_LENGTHS: u32 = 255 - encode_float(i32::MAX as u32);
 
-/// Lucene's encoding of a length in one byte: exact while small, then four significant bits.
-fn stored_length(length: u32) -> u8 {
-    if length < EXACT_LENGTHS { length as u8 } else { (EXACT_LENGTHS + float_like(length - EXACT_LENGTHS)) as u8 }
+/// Lucene's one-byte encoding of a length: exact if small, else four significant bits.
+fn encode_length(length: u32) -> u8 {
+    if length < EXACT_LENGTHS { length as u8 } else { (EXACT_LENGTHS + encode_float(length - EXACT_LENGTHS)) as u8 }
 }
 
-/// What a stored length stands for.
-fn length_of(byte: u8) -> u32 {
+/// Decodes a length.
+fn decode_length(byte: u8) -> u32 {
     let byte = u32::from(byte);
-    if byte < EXACT_LENGTHS { byte } else { EXACT_LENGTHS + from_float_like(byte - EXACT_LENGTHS) }
+    if byte < EXACT_LENGTHS { byte } else { EXACT_LENGTHS + decode_float(byte - EXACT_LENGTHS) }
 }
 
-/// The number with its four highest bits kept, packed like a float without sign.
-const fn float_like(n: u32) -> u32 {
+/// Encodes the four highest bits as an unsigned float.
+const fn encode_float(n: u32) -> u32 {
     let bits = u32::BITS - n.leading_zeros();
     if bits < 4 {
         return n;
@@ -210,7 +211,7 @@ const fn float_like(n: u32) -> u32 {
     ((n >> shift) & 0x07) | ((shift + 1) << 3)
 }
 
-fn from_float_like(packed: u32) -> u32 {
+fn decode_float(packed: u32) -> u32 {
     let (mantissa, shift) = (packed & 0x07, packed >> 3);
     if shift == 0 { mantissa } else { (mantissa | 0x08) << (shift - 1) }
 }
@@ -220,23 +221,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_are_stored_as_lucene_does() {
+    fn lengths_are_encoded_as_in_lucene() {
         assert_eq!(EXACT_LENGTHS, 24);
         for length in 0..40 {
-            assert_eq!(length_of(stored_length(length)), length);
+            assert_eq!(decode_length(encode_length(length)), length);
         }
         // Values of Lucene's SmallFloat.byte4ToInt.
-        assert_eq!([length_of(40), length_of(60), length_of(100), length_of(255)], [40, 120, 3096, 2013265944]);
+        assert_eq!(
+            [decode_length(40), decode_length(60), decode_length(100), decode_length(255)],
+            [40, 120, 3096, 2013265944]
+        );
         for length in [41, 107, 1000, 123_456] {
-            let stored = length_of(stored_length(length));
-            assert!(stored <= length && stored * 9 > length * 8, "{length} became {stored}");
+            let encoded = decode_length(encode_length(length));
+            assert!(encoded <= length && encoded * 9 > length * 8, "{length} became {encoded}");
         }
     }
 
     #[test]
-    fn more_and_rarer_words_in_shorter_texts_win_and_ids_break_ties() {
+    fn ranking_prefers_frequent_and_rare_terms_and_short_texts_and_breaks_ties_by_id() {
         let texts = ["red shoes", "red red shoes for long walks in the rain", "blue hat", "red shoes", "green scarf"];
-        let index = Index::build(texts, ["B3", "B1", "B2", "B0", "B4"]);
+        let index = SearchIndex::build(texts, ["B3", "B1", "B2", "B0", "B4"]);
         let found = |q: &str, k| index.search(q, k).iter().map(|h| h.document).collect::<Vec<_>>();
         assert_eq!(found("shoe", 10), [3, 0, 1]);
         assert_eq!(found("shoe", 2), [3, 0]);
@@ -251,7 +255,7 @@ mod tests {
 
     #[test]
     fn an_empty_index_finds_nothing() {
-        let index = Index::build([""; 0], []);
+        let index = SearchIndex::build([""; 0], []);
         assert!(index.is_empty() && index.search("anything", 5).is_empty());
     }
 }

@@ -1,67 +1,67 @@
-//! What is on sale?
+//! Products and the catalogue.
 
 use super::python_format;
 use std::collections::HashMap;
 
-/// One product, as the shop keeps it.
+/// A product.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Product {
-    /// Its id, at most ten characters.
+    /// Product id, at most ten characters.
     pub asin: Box<str>,
-    /// Its name, the page's headline.
+    /// Title of its page.
     pub title: Box<str>,
-    /// A text about it; may be empty.
+    /// Description; may be empty.
     pub description: Box<str>,
-    /// The lines of its features page.
+    /// Bullet points of its features page.
     pub bullets: Vec<Box<str>>,
-    /// What it costs: one price, or the two ends of a range.
+    /// A price or a price range.
     pub price: Price,
-    /// What can be chosen, in the page's order: a name and its values, all lower case.
-    pub options: Vec<Choice>,
-    /// What it is like, in a few words each; hidden from buyers, and what purchases are judged by.
+    /// Options in page order; names and values are lower-case.
+    pub options: Vec<ProductOption>,
+    /// Attributes, a few words each. Hidden from agents and used for scoring.
     pub attributes: Vec<Box<str>>,
-    /// The department.
+    /// Category (department).
     pub category: Box<str>,
-    /// The search that led to it when the catalogue was made; products with the same one are of one kind.
+    /// The search query that found it when the catalogue was scraped. Products with the same query are of one type.
     pub query: Box<str>,
-    /// Its shelf: departments within departments, separated by ›.
-    pub shelf: Box<str>,
-    /// A synthetic wish for it, if there is one.
-    pub wish: Option<Wish>,
-    /// Wishes people wrote for it.
-    pub human_wishes: Vec<HumanWish>,
+    /// Category path, separated by ›.
+    pub product_category: Box<str>,
+    /// Synthetic instruction, if any.
+    pub instruction: Option<Instruction>,
+    /// Instructions written by people.
+    pub human_instructions: Vec<HumanInstruction>,
 }
 
-/// Something to choose about a product.
+/// A product option.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
-    /// What is chosen: "color", "size".
+pub struct ProductOption {
+    /// Name, such as "color" or "size".
     pub name: Box<str>,
     /// The values.
     pub values: Vec<Box<str>>,
 }
 
-/// A wish made from a product's attributes; options and a price limit are added when goals are made.
+/// A synthetic instruction. Goals add options and a price limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wish {
-    /// In words.
+pub struct Instruction {
+    /// Text.
     pub text: Box<str>,
-    /// The attributes it asks for.
+    /// Requested attributes.
     pub attributes: Vec<Box<str>>,
 }
 
-/// A wish as somebody wrote it.
+/// An instruction written by a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HumanWish {
-    /// In words.
+pub struct HumanInstruction {
+    /// Text.
     pub text: Box<str>,
-    /// The attributes it asks for.
+    /// Requested attributes.
     pub attributes: Vec<Box<str>>,
-    /// The option values it asks for.
+    /// Requested option values.
     pub options: Vec<Box<str>>,
 }
 
-/// What a product costs.
+/// Price of a product.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Price {
     /// The price, or the lower end.
@@ -71,7 +71,7 @@ pub struct Price {
 }
 
 impl Price {
-    /// As the page shows it.
+    /// The price as shown on the page.
     pub fn tag(&self) -> String {
         match self.high {
             None => format!("${}", python_format::float(self.low)),
@@ -81,8 +81,8 @@ impl Price {
 }
 
 impl Product {
-    /// What the search engine reads of it: title, description, the first bullet and all options.
-    pub(super) fn searchable(&self) -> String {
+    /// The indexed text: title, description, the first bullet point and all options.
+    pub(super) fn search_text(&self) -> String {
         let options: Vec<String> =
             self.options.iter().map(|o| format!("{}: {}", o.name, o.values.join(", "))).collect();
         let first_bullet = self.bullets.first().map_or("", |b| b);
@@ -90,75 +90,75 @@ impl Product {
     }
 }
 
-/// What a list of products had that a user should know of.
+/// Irregularities of a product list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Findings {
-    /// Products without a price: they cost $100, as in the original.
+pub struct CatalogueWarnings {
+    /// Products without a price, which cost $100, as in the original.
     pub without_price: u64,
-    /// Entries left out because their id had occurred.
+    /// Entries skipped because of a duplicate id.
     pub duplicates: u64,
-    /// Entries left out because their id is "nan" or has more than ten characters, as in the original.
+    /// Entries skipped because their id is "nan" or longer than ten characters, as in the original.
     pub unusable_ids: u64,
 }
 
-impl Findings {
-    /// A sentence on each that occurred.
-    pub fn sentences(&self) -> Vec<String> {
+impl CatalogueWarnings {
+    /// One message per kind of irregularity.
+    pub fn messages(&self) -> Vec<String> {
         let all = [
             (self.without_price, "without a price: each costs $100, as in the original"),
-            (self.duplicates, "left out because of an id that had occurred"),
-            (self.unusable_ids, "left out because of an id that is \"nan\" or has more than ten characters"),
+            (self.duplicates, "skipped because of a duplicate id"),
+            (self.unusable_ids, "skipped because of an id that is \"nan\" or longer than ten characters"),
         ];
-        let said = |(count, what): &(u64, &str)| {
-            format!("{count} {} of the product list {what}", if *count == 1 { "entry" } else { "entries" })
+        let message = |(count, problem): &(u64, &str)| {
+            format!("{count} {} of the product list {problem}", if *count == 1 { "entry" } else { "entries" })
         };
-        all.iter().filter(|(count, _)| *count > 0).map(said).collect()
+        all.iter().filter(|(count, _)| *count > 0).map(message).collect()
     }
 }
 
-/// All products, by number and by id.
+/// All products, by index and by id.
 #[derive(Clone, Debug)]
 pub struct Catalogue {
     products: Vec<Product>,
     by_asin: HashMap<Box<str>, u32>,
-    findings: Findings,
+    warnings: CatalogueWarnings,
 }
 
 impl Catalogue {
-    /// A catalogue of products whose ids differ; fails with the numbers of two that share one.
+    /// Creates a catalogue. If two products have the same id, returns their indices.
     pub fn new(products: Vec<Product>) -> Result<Self, (usize, usize)> {
         let mut by_asin = HashMap::with_capacity(products.len());
         for (i, product) in products.iter().enumerate() {
-            // Clicks arrive in lower case.
+            // Arguments of clicks are lower-cased.
             if let Some(earlier) = by_asin.insert(product.asin.to_lowercase().into_boxed_str(), i as u32) {
                 return Err((earlier as usize, i));
             }
         }
-        Ok(Catalogue { products, by_asin, findings: Findings::default() })
+        Ok(Catalogue { products, by_asin, warnings: CatalogueWarnings::default() })
     }
 
-    /// The same with what was found when its list was read.
+    /// Attaches the irregularities found when the list was read.
     #[must_use]
-    pub fn with_findings(self, findings: Findings) -> Self {
-        Catalogue { findings, ..self }
+    pub fn with_warnings(self, warnings: CatalogueWarnings) -> Self {
+        Catalogue { warnings, ..self }
     }
 
-    /// What its list had that a user should know of.
-    pub fn findings(&self) -> Findings {
-        self.findings
+    /// Irregularities of the list.
+    pub fn warnings(&self) -> CatalogueWarnings {
+        self.warnings
     }
 
-    /// The products, in their own order.
+    /// The products, in the order of the list.
     pub fn products(&self) -> &[Product] {
         &self.products
     }
 
-    /// One product.
+    /// The product with this index.
     pub fn product(&self, number: u32) -> &Product {
         &self.products[number as usize]
     }
 
-    /// The number of the product with this id, in any case.
+    /// The index of the product with this id, ignoring case.
     pub fn find(&self, asin: &str) -> Option<u32> {
         self.by_asin.get(asin.to_lowercase().as_str()).copied()
     }

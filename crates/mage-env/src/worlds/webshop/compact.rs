@@ -1,29 +1,29 @@
-//! What does a small model see of a shop?
+//! Compact observations and actions.
 //!
-//! A fixed number of words from a small vocabulary, all of them read off the page and the goal by rule: which page, how much of
-//! the goal stands in each title, whether the price is within the limit, which option values the goal names. Everything on a
-//! page has a word by position, so that one word is an action.
+//! An observation is a fixed number of words from a small vocabulary, derived from the page and the goal by rules: the page,
+//! how many of the goal's terms each title contains, whether the price is within the limit, and which option values the goal
+//! names. Every clickable element has a word by position, so that one word is an action.
 
 use super::{
-    catalogue::{Choice, Product},
-    goals::Goal,
-    session::{Place, Session, Wanted},
+    catalogue::{Product, ProductOption},
+    goals::ShoppingGoal,
+    session::{GoalTerms, Page, Session},
     shop::Shop,
 };
 use std::collections::HashSet;
 
-/// How many results have a word.
-const ITEMS: usize = 10;
-/// How many option values have a word; those the goal names come first.
-const VALUES: usize = 24;
-/// How many words an observation has.
-const WORDS: usize = 3 + VALUES;
-/// Result pages from this one on share a word.
+/// Results that have a word.
+const MAX_ITEMS: usize = 10;
+/// Option values that have a word; values named by the goal come first.
+const MAX_VALUES: usize = 24;
+/// Words in an observation.
+const OBSERVATION_WORDS: usize = 3 + MAX_VALUES;
+/// Results pages from this one on share a word.
 const LAST_PAGE: i64 = 6;
-/// How many words a reflection has: score, page and place of what was bought.
+/// Words in a reflection: score, results page and position of the purchased product.
 pub(super) const REFLECTION_WORDS: usize = 3;
 
-/// Every word.
+/// The vocabulary.
 pub(super) fn vocabulary() -> Vec<String> {
     let plain = [
         "index", "results", "item", "more", "done", "ok", "dear", "want", "have", "other", "SEARCH", "HOME", "PREV",
@@ -37,54 +37,58 @@ pub(super) fn vocabulary() -> Vec<String> {
         .chain(numbered("m", 0..=9))
         .chain(numbered("s", 0..=10))
         .chain(numbered("P", 1..=LAST_PAGE as usize))
-        .chain(numbered("I", 1..=ITEMS))
-        .chain(numbered("V", 1..=VALUES))
+        .chain(numbered("I", 1..=MAX_ITEMS))
+        .chain(numbered("V", 1..=MAX_VALUES))
         .collect()
 }
 
-/// What is seen.
+/// The compact observation of a session.
 pub(super) fn observation(shop: &Shop, session: &Session) -> String {
     let goal = &session.goal;
-    let mut words: Vec<String> = match session.place {
-        Place::Index => vec!["index".to_owned()],
-        Place::Sub(_) => vec!["more".to_owned()],
-        Place::Results => {
-            let judged = session.shown_results().iter().flat_map(|p| {
+    let mut words: Vec<String> = match session.page {
+        Page::Index => vec!["index".to_owned()],
+        Page::Sub(_) => vec!["more".to_owned()],
+        Page::Results => {
+            let rated = session.shown_results().iter().flat_map(|p| {
                 let product = shop.catalogue().product(*p);
-                [grade(session.wanted(shop), shop.title_terms(*p)), affordable(goal, product)]
+                [title_match(session.goal_terms(shop), shop.title_terms(*p)), affordable(goal, product)]
             });
-            ["results".to_owned(), page_word(session.page_number)].into_iter().chain(judged).collect()
+            ["results".to_owned(), page_word(session.page_number)].into_iter().chain(rated).collect()
         }
-        Place::Item => {
+        Page::Item => {
             let (Some(number), Some(product)) = (session.product(), session.product_on_page(shop)) else {
                 return String::new();
             };
             let values = values(session, product);
-            let words = values.iter().map(|(_, standing)| standing.word().to_owned());
-            ["item".to_owned(), grade(session.wanted(shop), shop.title_terms(number)), affordable(goal, product)]
-                .into_iter()
-                .chain(words)
-                .collect()
+            let words = values.iter().map(|(_, status)| status.word().to_owned());
+            [
+                "item".to_owned(),
+                title_match(session.goal_terms(shop), shop.title_terms(number)),
+                affordable(goal, product),
+            ]
+            .into_iter()
+            .chain(words)
+            .collect()
         }
-        Place::Done => {
+        Page::Done => {
             let score = session.bought.map_or(0.0, |s| s.total);
             let at = session.product().and_then(|p| session.results.iter().position(|r| *r == p)).unwrap_or(0);
-            let page = page_word((at / ITEMS) as i64 + 1);
-            vec!["done".to_owned(), format!("s{}", (score * 10.0) as u32), page, format!("I{}", at % ITEMS + 1)]
+            let page = page_word((at / MAX_ITEMS) as i64 + 1);
+            vec!["done".to_owned(), format!("s{}", (score * 10.0) as u32), page, format!("I{}", at % MAX_ITEMS + 1)]
         }
     };
-    words.resize(WORDS, "_".to_owned());
+    words.resize(OBSERVATION_WORDS, "_".to_owned());
     words.join(" ")
 }
 
-/// The words for what can be done, each with the action it stands for.
+/// The available action words, each with its action.
 pub(super) fn actions(shop: &Shop, session: &Session) -> Vec<(String, String)> {
     let named = |word: &str, button: &str| (word.to_owned(), format!("click[{button}]"));
     let mut actions = Vec::new();
-    match session.place {
-        Place::Done => {}
-        Place::Index => actions.push(("SEARCH".to_owned(), search_for(&session.goal))),
-        Place::Results => {
+    match session.page {
+        Page::Done => {}
+        Page::Index => actions.push(("SEARCH".to_owned(), instruction_search(&session.goal))),
+        Page::Results => {
             actions.push(named("HOME", "back to search"));
             if session.page_number > 1 {
                 actions.push(named("PREV", "< prev"));
@@ -93,8 +97,8 @@ pub(super) fn actions(shop: &Shop, session: &Session) -> Vec<(String, String)> {
             let ids = session.shown_results().iter().map(|p| shop.catalogue().product(*p).asin.to_lowercase());
             actions.extend(ids.enumerate().map(|(i, id)| named(&format!("I{}", i + 1), &id)));
         }
-        Place::Sub(_) => actions.extend([named("HOME", "back to search"), named("PREV", "< prev")]),
-        Place::Item => {
+        Page::Sub(_) => actions.extend([named("HOME", "back to search"), named("PREV", "< prev")]),
+        Page::Item => {
             actions.extend([
                 named("HOME", "back to search"),
                 named("PREV", "< prev"),
@@ -113,36 +117,36 @@ pub(super) fn actions(shop: &Shop, session: &Session) -> Vec<(String, String)> {
     actions
 }
 
-/// The search that needs no wording of one's own: the goal itself.
-pub(super) fn search_for(goal: &Goal) -> String {
+/// The search for the instruction itself.
+pub(super) fn instruction_search(goal: &ShoppingGoal) -> String {
     format!("search[{}]", goal.text.replace('\n', " ").to_lowercase())
 }
 
-/// How an option value stands to the goal.
+/// Status of an option value with respect to the goal.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Standing {
-    /// Named by the goal, and nothing is chosen in its place.
-    Want,
+enum ValueStatus {
+    /// Named by the goal, and no value of its option is chosen.
+    Wanted,
     /// Chosen.
-    Have,
+    Chosen,
     Other,
 }
 
-impl Standing {
+impl ValueStatus {
     fn word(self) -> &'static str {
         match self {
-            Standing::Want => "want",
-            Standing::Have => "have",
-            Standing::Other => "other",
+            ValueStatus::Wanted => "want",
+            ValueStatus::Chosen => "have",
+            ValueStatus::Other => "other",
         }
     }
 }
 
-/// The option values that have a word, in the words' order.
-fn values<'a>(session: &Session, product: &'a Product) -> Vec<(&'a str, Standing)> {
-    let named = session.named(|| named_values(&session.goal, product));
+/// The option values that have a word, in word order.
+fn values<'a>(session: &Session, product: &'a Product) -> Vec<(&'a str, ValueStatus)> {
+    let named = session.values_in_goal(|| named_values(&session.goal, product));
     let mut named = named.iter().copied();
-    let mut values: Vec<(bool, &str, Standing)> = Vec::new();
+    let mut values: Vec<(bool, &str, ValueStatus)> = Vec::new();
     let mut seen = HashSet::new();
     for option in &product.options {
         let chosen = session.chosen.iter().find(|(n, _)| *n == option.name).map(|(_, v)| &**v);
@@ -151,29 +155,29 @@ fn values<'a>(session: &Session, product: &'a Product) -> Vec<(&'a str, Standing
             if !seen.insert(&**value) {
                 continue;
             }
-            let standing = match chosen {
-                Some(chosen) if chosen == &**value => Standing::Have,
-                None if named => Standing::Want,
-                _ => Standing::Other,
+            let status = match chosen {
+                Some(chosen) if chosen == &**value => ValueStatus::Chosen,
+                None if named => ValueStatus::Wanted,
+                _ => ValueStatus::Other,
             };
-            values.push((named, value, standing));
+            values.push((named, value, status));
         }
     }
     values.sort_by_key(|(named, ..)| !named);
-    values.into_iter().take(VALUES).map(|(_, value, standing)| (value, standing)).collect()
+    values.into_iter().take(MAX_VALUES).map(|(_, value, status)| (value, status)).collect()
 }
 
 /// Whether the goal names each value of each option.
-fn named_values(goal: &Goal, product: &Product) -> Vec<bool> {
+fn named_values(goal: &ShoppingGoal, product: &Product) -> Vec<bool> {
     let goal = goal.text.to_lowercase();
-    let of_option = |option: &Choice| {
+    let of_option = |option: &ProductOption| {
         let label = format!("{}: ", option.name);
         option.values.iter().map(|value| names_value(&goal, &label, value)).collect::<Vec<_>>()
     };
     product.options.iter().flat_map(of_option).collect()
 }
 
-/// Whether the goal names this value: after the option's label (`name: `) where that occurs at all, else as words of their own.
+/// Whether the goal names this value: after the option's label (`name: `) if the goal contains the label, else as whole words.
 fn names_value(goal: &str, label: &str, value: &str) -> bool {
     let ends = |rest: &str| rest.is_empty() || rest.starts_with(", and ");
     let mut labelled = goal.match_indices(label).map(|(at, _)| &goal[at + label.len()..]).peekable();
@@ -187,13 +191,13 @@ fn names_value(goal: &str, label: &str, value: &str) -> bool {
             .any(|(at, _)| edge(goal[..at].chars().next_back()) && edge(goal[at + value.len()..].chars().next()))
 }
 
-/// How many ninths of the goal's words stand in the title.
-fn grade(wanted: &Wanted, title: &[u32]) -> String {
-    let shared = title.iter().filter(|term| wanted.terms.binary_search(term).is_ok()).count();
-    format!("m{}", 9 * shared / wanted.count.max(1))
+/// Fraction of the goal's terms in the title, in ninths.
+fn title_match(goal: &GoalTerms, title: &[u32]) -> String {
+    let shared = title.iter().filter(|term| goal.terms.binary_search(term).is_ok()).count();
+    format!("m{}", 9 * shared / goal.count.max(1))
 }
 
-fn affordable(goal: &Goal, product: &Product) -> String {
+fn affordable(goal: &ShoppingGoal, product: &Product) -> String {
     (if product.price.low <= goal.price_limit { "ok" } else { "dear" }).to_owned()
 }
 

@@ -1,21 +1,21 @@
-//! Are pages, hits and scores those of the original?
+//! Conformance test against recordings of the original.
 //!
-//! A recording is JSON lines, plain or gzipped. A line with a `query` is a search with the ids and scores it found; a line with
-//! `steps` is an episode: goal, price, and for each action the page, what could be clicked, reward and partial scores. The pages
-//! may be of the form `text` or `text_rich`. After a purchase the original has moved on to another visit, so what it could
-//! click then is left out; and where the noun rule judges the kind of product otherwise than the recording did, so is the score
-//! that follows from it. What a record does not say cannot be compared, and is counted.
+//! A recording is a JSON lines file, plain or gzipped. A line with a `query` is a search with ids and scores of its hits; a
+//! line with `steps` is an episode: goal, price, and for each action the page, clickables, reward and partial scores. Pages may
+//! be in format `text` or `text_rich`. After a purchase the original starts another session, so the clickables recorded there
+//! are not compared; nor are scores where the noun rule yields another product type than the recording. Skipped comparisons
+//! are counted.
 
 use super::{
     action,
     catalogue::Catalogue,
-    goals::{Goal, GoalKind, GoalOptions},
+    goals::{GoalKind, GoalOptions, ShoppingGoal},
     official_files::{OfficialFiles, ReadOptions},
     options::data_folder,
-    page::{self, fields},
-    score::Score,
-    session::{Place, Session},
-    shop::{MOST_RESULTS, Seeded, Shop},
+    page::{self, page_fields},
+    score::PurchaseScore,
+    session::{Page, Session},
+    shop::{MAX_RESULTS, SeededGoals, Shop},
 };
 use crate::{Conformance, Error, Result, deserialize};
 use flate2::read::MultiGzDecoder;
@@ -29,17 +29,17 @@ use std::{
 };
 
 #[derive(Deserialize)]
-struct Search {
+struct RecordedSearch {
     query: String,
     hits: Vec<(String, f64)>,
 }
 
 #[derive(Deserialize)]
-struct Episode {
+struct RecordedEpisode {
     goal_index: u32,
     goal: RecordedGoal,
     price: f64,
-    steps: Vec<Recorded>,
+    steps: Vec<RecordedAction>,
     #[serde(default)]
     seed: u32,
 }
@@ -54,7 +54,7 @@ struct RecordedGoal {
 }
 
 #[derive(Deserialize)]
-struct Recorded {
+struct RecordedAction {
     action: Option<String>,
     obs: String,
     reward: Option<f64>,
@@ -69,8 +69,7 @@ struct Clickables {
     clickables: Vec<String>,
 }
 
-/// What a recording may say, by the part it stands in. A key that is none of these is an error: it may be one of them
-/// misspelt, and what it was meant to say would go unread.
+/// Known keys of a recording, by part. Unknown keys are errors, since a misspelt key would silently skip a comparison.
 const SEARCH_KEYS: [&str; 2] = ["query", "hits"];
 const EPISODE_KEYS: [&str; 5] = ["goal_index", "goal", "price", "steps", "seed"];
 const GOAL_KEYS: [&str; 10] = [
@@ -100,74 +99,76 @@ const SCORE_KEYS: [&str; 10] = [
     "w_price",
 ];
 
-enum Recording {
-    Search(Search),
-    Episode(Box<Episode>),
+enum ShopRecording {
+    Search(RecordedSearch),
+    Episode(Box<RecordedEpisode>),
 }
 
-impl Recording {
-    fn read(line: &str, place: &str) -> Result<Self> {
-        let wrong = |problem: String| Error::invalid(place, problem);
+impl ShopRecording {
+    fn read(line: &str, origin: &str) -> Result<Self> {
+        let wrong = |problem: String| Error::invalid(origin, problem);
         let record = match serde_json::from_str(line).map_err(|e| wrong(e.to_string()))? {
             Value::Object(record) => record,
-            _ => return Err(wrong("it is not an object".to_owned())),
+            _ => return Err(wrong("not an object".to_owned())),
         };
         if record.contains_key("query") {
-            check_keys(&record, &SEARCH_KEYS, place)?;
-            return deserialize::from_map(record).map(Recording::Search).map_err(wrong);
+            check_keys(&record, &SEARCH_KEYS, origin)?;
+            return deserialize::from_map(record).map(ShopRecording::Search).map_err(wrong);
         }
         if !record.contains_key("steps") {
-            let expected = "neither a search (`query`, `hits`) nor an episode (`goal_index`, `goal`, `price`, `steps`)";
-            return Err(wrong(format!("it is {expected}")));
+            let problem = "neither a search (`query`, `hits`) nor an episode (`goal_index`, `goal`, `price`, `steps`)";
+            return Err(wrong(problem.to_owned()));
         }
-        check_keys(&record, &EPISODE_KEYS, place)?;
-        check_part(record.get("goal"), &GOAL_KEYS, &format!("{place}: goal"))?;
+        check_keys(&record, &EPISODE_KEYS, origin)?;
+        check_part(record.get("goal"), &GOAL_KEYS, &format!("{origin}: goal"))?;
         for (number, step) in record["steps"].as_array().into_iter().flatten().enumerate() {
-            let at = format!("{place}, step {number}");
+            let at = format!("{origin}, step {number}");
             check_part(Some(step), &STEP_KEYS, &at)?;
             check_part(step.get("actions"), &CLICKABLE_KEYS, &format!("{at}: actions"))?;
             check_part(step.get("verbose"), &SCORE_KEYS, &format!("{at}: verbose"))?;
         }
-        deserialize::from_map(record).map(|e| Recording::Episode(Box::new(e))).map_err(wrong)
+        deserialize::from_map(record).map(|e| ShopRecording::Episode(Box::new(e))).map_err(wrong)
     }
 }
 
-fn check_part(part: Option<&Value>, known: &[&str], place: &str) -> Result<()> {
-    part.and_then(Value::as_object).map_or(Ok(()), |part| check_keys(part, known, place))
+fn check_part(part: Option<&Value>, known: &[&str], origin: &str) -> Result<()> {
+    part.and_then(Value::as_object).map_or(Ok(()), |part| check_keys(part, known, origin))
 }
 
-fn check_keys(part: &Map<String, Value>, known: &[&str], place: &str) -> Result<()> {
+fn check_keys(part: &Map<String, Value>, known: &[&str], origin: &str) -> Result<()> {
     match part.keys().find(|key| !known.contains(&key.as_str())) {
-        Some(key) => Err(Error::invalid(place, Error::unknown("key", key, known.iter().copied()).to_string())),
+        Some(key) => Err(Error::invalid(origin, Error::unknown("key", key, known.iter().copied()).to_string())),
         None => Ok(()),
     }
 }
 
-/// Replays a recording on the official files in `data`, else where they are looked for by themselves, else in the recording's
-/// own folder.
+/// Replays a recording on the official files in `data`, else in the default data directory, else in the recording's
+/// directory.
 pub(super) fn conform(golden: &Path, data: Option<&Path>) -> Result<Conformance> {
-    // Before the catalogue, which takes longer to read.
+    // Open the recording first: reading the catalogue takes longer.
     let lines = lines(golden)?;
-    let beside = golden.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let folder = data_folder(data).unwrap_or_else(|| beside.to_owned());
+    let golden_folder = golden.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = data_folder(data).unwrap_or_else(|| golden_folder.to_owned());
     let files = OfficialFiles::in_folder(&folder).map_err(|e| {
-        let hint = if data.is_some() { "" } else { "; name the folder of WebShop's files with --data" };
+        let hint = if data.is_some() { "" } else { "; pass the directory of WebShop's files with --data" };
         Error::invalid("data of webshop", format!("{e}{hint}"))
     })?;
     let shop = Shop::new(files.read(ReadOptions { limit: None, skip_duplicates: true })?)?;
     let mut replay = Replay { shop, report: Conformance::default() };
-    let findings = replay.shop.catalogue().findings();
-    replay.report.skip_many("entries of the product list whose id had occurred", findings.duplicates);
-    replay.report.skip_many("entries of the product list whose id is \"nan\" or too long", findings.unusable_ids);
+    let catalogue_warnings = replay.shop.catalogue().warnings();
+    replay.report.skip_many("entries of the product list with a duplicate id", catalogue_warnings.duplicates);
+    replay
+        .report
+        .skip_many("entries of the product list whose id is \"nan\" or too long", catalogue_warnings.unusable_ids);
     for (number, line) in lines.enumerate() {
         let line = line.map_err(|source| Error::Read { path: golden.to_owned(), source })?;
         if line.trim().is_empty() {
             continue;
         }
-        let place = format!("{}, line {}", golden.display(), number + 1);
-        match Recording::read(&line, &place)? {
-            Recording::Search(Search { query, hits }) => replay.search(&place, &query, &hits),
-            Recording::Episode(episode) => replay.episode(&place, &episode)?,
+        let origin = format!("{}, line {}", golden.display(), number + 1);
+        match ShopRecording::read(&line, &origin)? {
+            ShopRecording::Search(RecordedSearch { query, hits }) => replay.search(&origin, &query, &hits),
+            ShopRecording::Episode(episode) => replay.episode(&origin, &episode)?,
         }
     }
     Ok(replay.report)
@@ -190,13 +191,13 @@ struct Replay {
     report: Conformance,
 }
 
-/// Recorded scores are rounded to four places.
+/// Recorded scores are rounded to four decimals.
 const SCORE_TOLERANCE: f64 = 5e-4;
 
-/// The final page with its score blanked out: the first number after the words that announce it.
+/// The confirmation page with its score replaced: the first number after the label.
 fn without_score(page: &str) -> String {
-    const BEFORE: &str = "max 1.0)";
-    let at = page.find(BEFORE).map_or(page.len(), |i| i + BEFORE.len());
+    const LABEL: &str = "max 1.0)";
+    let at = page.find(LABEL).map_or(page.len(), |i| i + LABEL.len());
     let (head, tail) = page.split_at(at);
     let from = tail.find(|c: char| c.is_ascii_digit()).unwrap_or(tail.len());
     let number = tail[from..].find(|c: char| !(c.is_ascii_digit() || "e.-+".contains(c))).unwrap_or(tail.len() - from);
@@ -204,117 +205,122 @@ fn without_score(page: &str) -> String {
 }
 
 impl Replay {
-    fn search(&mut self, place: &str, query: &str, hits: &[(String, f64)]) {
-        let found = self.shop.index().search(query, hits.len().max(MOST_RESULTS));
-        let ids = |hit: &super::bm25::Hit| self.shop.catalogue().product(hit.document).asin.to_string();
+    fn search(&mut self, origin: &str, query: &str, hits: &[(String, f64)]) {
+        let found = self.shop.index().search(query, hits.len().max(MAX_RESULTS));
+        let ids = |hit: &super::bm25::SearchHit| self.shop.catalogue().product(hit.document).asin.to_string();
         let (expected, actual): (Vec<&String>, Vec<String>) =
             (hits.iter().map(|h| &h.0).collect(), found.iter().map(ids).collect());
         let actual_ids: Vec<&String> = actual.iter().collect();
-        if self.report.compare("searches, hits in order", || format!("{place}: {query}"), &expected, &actual_ids) {
+        if self.report.compare("searches, hits in order", || format!("{origin}: {query}"), &expected, &actual_ids) {
             for ((id, expected), hit) in hits.iter().zip(&found) {
                 let off = (expected - f64::from(hit.score)).abs() > SCORE_TOLERANCE;
                 let (expected, actual) = (*expected, if off { f64::from(hit.score) } else { *expected });
-                self.report.compare("search scores", || format!("{place}: {query}: {id}"), &expected, &actual);
+                self.report.compare("search scores", || format!("{origin}: {query}: {id}"), &expected, &actual);
             }
         }
     }
 
-    fn episode(&mut self, place: &str, episode: &Episode) -> Result<()> {
-        let (goal, kind) = episode.goal.read(place, self.shop.catalogue())?;
+    fn episode(&mut self, origin: &str, episode: &RecordedEpisode) -> Result<()> {
+        let (goal, kind) = episode.goal.read(origin, self.shop.catalogue())?;
         let table = self.shop.goals(kind);
         let seeded = table.seeded(self.shop.catalogue(), episode.seed);
-        let own = seeded.order.get(episode.goal_index as usize);
-        let own = own.map(|number| table.goal(self.shop.catalogue(), &seeded.draws, *number));
-        self.report.compare("goals", || format!("{place}: goal {}", episode.goal_index), &Some(&goal), &own.as_ref());
-        let price = seeded.draws.price(goal.product);
-        self.report.compare("prices", || format!("{place}: {}", episode.goal.asin), &episode.price, &price);
+        let actual = seeded.order.get(episode.goal_index as usize);
+        let actual = actual.map(|number| table.goal(self.shop.catalogue(), &seeded.prices, *number));
+        self.report.compare(
+            "goals",
+            || format!("{origin}: goal {}", episode.goal_index),
+            &Some(&goal),
+            &actual.as_ref(),
+        );
+        let price = seeded.prices.price(goal.product);
+        self.report.compare("prices", || format!("{origin}: {}", episode.goal.asin), &episode.price, &price);
         let mut session = Session::new(Arc::new(goal), false);
         for (number, step) in episode.steps.iter().enumerate() {
-            if session.place() == Place::Done {
-                self.report.skip("steps after a purchase, which belong to another visit");
+            if session.page() == Page::Done {
+                self.report.skip("steps after a purchase, which belong to another session");
                 continue;
             }
-            self.step(&format!("{place}, step {number}"), &seeded, &mut session, step);
+            self.step(&format!("{origin}, step {number}"), &seeded, &mut session, step);
         }
         Ok(())
     }
 
-    fn step(&mut self, place: &str, seeded: &Seeded, session: &mut Session, step: &Recorded) {
-        let place = || match &step.action {
-            Some(action) => format!("{place}: {action}"),
-            None => place.to_owned(),
+    fn step(&mut self, origin: &str, seeded: &SeededGoals, session: &mut Session, step: &RecordedAction) {
+        let origin = || match &step.action {
+            Some(action) => format!("{origin}: {action}"),
+            None => origin.to_owned(),
         };
-        if let Some(action) = step.action.as_deref().and_then(|a| action::read(a).ok()) {
-            session.act(&self.shop, &seeded.draws, &action);
+        if let Some(action) = step.action.as_deref().and_then(|a| action::parse(a).ok()) {
+            session.act(&self.shop, &seeded.prices, &action);
         }
         let rich = step.obs.contains("[button]");
-        let fields = fields(&self.shop, session);
+        let fields = page_fields(&self.shop, session);
         let page = if rich { page::text_rich(&fields) } else { page::text(&fields) };
         if let Some(done) = step.done {
-            self.report.compare("ends", place, &done, &session.bought().is_some());
+            self.report.compare("done flags", origin, &done, &session.bought().is_some());
         } else if step.action.is_some() {
-            self.report.skip("ends of steps without `done`");
+            self.report.skip("done flags of steps without `done`");
         }
         if step.reward.is_none() && step.action.is_some() {
             self.report.skip("rewards of steps without `reward`");
         }
         let Some(score) = session.bought() else {
-            self.report.compare("pages", place, step.obs.as_str(), page.as_str());
+            self.report.compare("pages", origin, step.obs.as_str(), page.as_str());
             let names = page::clickables(&self.shop, session);
-            let offered = Clickables { has_search_bar: session.place() == Place::Index, clickables: names };
-            self.report.compare("clickables", place, &step.actions, &offered);
+            let offered = Clickables { has_search_bar: session.page() == Page::Index, clickables: names };
+            self.report.compare("clickables", origin, &step.actions, &offered);
             if let Some(reward) = step.reward {
-                self.report.compare("rewards", place, &reward, &0.0);
+                self.report.compare("rewards", origin, &reward, &0.0);
             }
             return;
         };
-        self.report.skip("clickables after a purchase, which belong to another visit");
-        let recorded_kind = step.verbose.as_ref().and_then(|v| v.get("r_type")).and_then(Value::as_f64);
+        self.report.skip("clickables after a purchase, which belong to another session");
+        let recorded_type = step.verbose.as_ref().and_then(|v| v.get("r_type")).and_then(Value::as_f64);
         match &step.verbose {
-            Some(parts) => self.parts(&place, parts, &score),
+            Some(parts) => self.partial_scores(&origin, parts, &score),
             None => self.report.skip("partial scores of purchases without `verbose`"),
         }
-        if recorded_kind == Some(score.kind) {
-            self.report.compare("pages", place, step.obs.as_str(), page.as_str());
+        if recorded_type == Some(score.product_type) {
+            self.report.compare("pages", origin, step.obs.as_str(), page.as_str());
             if let Some(reward) = step.reward {
-                self.report.compare("rewards", place, &reward, &score.total);
+                self.report.compare("rewards", origin, &reward, &score.total);
             }
         } else {
-            self.report.skip(match recorded_kind {
-                Some(_) => "scores where the noun rule judges the kind of product otherwise",
-                None => "scores without the recorded kind of product (`r_type`)",
+            self.report.skip(match recorded_type {
+                Some(_) => "scores where the noun rule yields another product type",
+                None => "scores of purchases without a recorded product type (`r_type`)",
             });
             let (expected, actual) = (without_score(&step.obs), without_score(&page));
-            self.report.compare("pages but for the score", place, expected.as_str(), actual.as_str());
+            self.report.compare("pages except the score", origin, expected.as_str(), actual.as_str());
         }
     }
 
-    /// Compares the partial scores that depend on no noun rule.
-    fn parts(&mut self, place: &impl Fn() -> String, recorded: &Map<String, Value>, score: &Score) {
-        let own: [(&str, &str, Value); 5] = [
+    /// Compares the partial scores that do not depend on the noun rule.
+    fn partial_scores(&mut self, origin: &impl Fn() -> String, recorded: &Map<String, Value>, score: &PurchaseScore) {
+        let scores: [(&str, &str, Value); 5] = [
             ("attribute scores", "r_att", score.attributes.into()),
             ("option scores", "r_option", score.options.into()),
             ("price scores", "r_price", score.price.into()),
-            ("query matches", "query_match", score.same_query.into()),
-            ("category matches", "category_match", score.same_shelf.into()),
+            ("query matches", "query_match", score.query_match.into()),
+            ("category matches", "category_match", score.category_match.into()),
         ];
-        for (what, key, actual) in own {
+        for (name, key, actual) in scores {
             let expected = recorded.get(key).unwrap_or(&Value::Null);
-            // Whole numbers may be recorded without a point.
+            // Integral values may be recorded without a decimal point.
             let expected = if actual.is_f64() { expected.as_f64().into() } else { expected.clone() };
-            self.report.compare(what, || format!("{}: {key}", place()), &expected, &actual);
+            self.report.compare(name, || format!("{}: {key}", origin()), &expected, &actual);
         }
     }
 }
 
 impl RecordedGoal {
-    fn read(&self, place: &str, catalogue: &Catalogue) -> Result<(Goal, GoalKind)> {
-        let wrong = |problem: String| Error::invalid(place, problem);
-        let product = catalogue.find(&self.asin).ok_or_else(|| {
-            wrong(format!("the goal's product {} is not in the catalogue; is --data the right folder?", self.asin))
-        })?;
+    fn read(&self, origin: &str, catalogue: &Catalogue) -> Result<(ShoppingGoal, GoalKind)> {
+        let wrong = |problem: String| Error::invalid(origin, problem);
+        let product = catalogue
+            .find(&self.asin)
+            .ok_or_else(|| wrong(format!("the goal's product {} is not in the catalogue; check --data", self.asin)))?;
         let text = |v: &Value| -> Result<Box<str>> {
-            v.as_str().map(Into::into).ok_or_else(|| wrong("`goal_options` must hold texts".to_owned()))
+            v.as_str().map(Into::into).ok_or_else(|| wrong("`goal_options` must contain texts".to_owned()))
         };
         let (options, kind) = match &self.goal_options {
             Value::Object(map) => {
@@ -324,9 +330,9 @@ impl RecordedGoal {
             Value::Array(values) => {
                 (GoalOptions::Values(values.iter().map(text).collect::<Result<_>>()?), GoalKind::Human)
             }
-            _ => return Err(wrong("`goal_options` is neither a map nor a list".to_owned())),
+            _ => return Err(wrong("`goal_options` is neither an object nor a list".to_owned())),
         };
-        let goal = Goal {
+        let goal = ShoppingGoal {
             product,
             text: self.instruction_text.clone(),
             attributes: self.attributes.clone(),
@@ -347,18 +353,18 @@ mod tests {
         Replay { shop: Shop::new(generate(Seed::new(0), 60)).unwrap(), report: Conformance::default() }
     }
 
-    /// A purchase as the shop itself would have recorded it.
+    /// A recording of a purchase in this implementation.
     fn purchase(replay: &Replay) -> Value {
         let table = replay.shop.goals(GoalKind::Synthetic);
         let seeded = table.seeded(replay.shop.catalogue(), 0);
-        let goal = table.goal(replay.shop.catalogue(), &seeded.draws, seeded.order[0]);
+        let goal = table.goal(replay.shop.catalogue(), &seeded.prices, seeded.order[0]);
         let GoalOptions::Pairs(pairs) = &goal.options else { panic!("synthetic goals have pairs") };
         let options: Map<String, Value> = pairs.iter().map(|(n, v)| (n.to_string(), v.to_string().into())).collect();
-        let said = json!({
+        let goal_record = json!({
             "asin": replay.shop.catalogue().product(goal.product).asin, "instruction_text": goal.text,
             "attributes": goal.attributes, "price_upper": goal.price_limit, "goal_options": options,
         });
-        let price = seeded.draws.price(goal.product);
+        let price = seeded.prices.price(goal.product);
         let mut session = Session::new(Arc::new(goal), false);
         let mut steps = Vec::new();
         let words = replay.shop.catalogue().product(0).title.to_lowercase();
@@ -367,11 +373,11 @@ mod tests {
             [None, Some(format!("search[{words}]")), Some(format!("click[{first}]")), Some("click[buy now]".into())]
         {
             if let Some(text) = &action {
-                assert!(session.act(&replay.shop, &seeded.draws, &action::read(text).unwrap()), "{text}");
+                assert!(session.act(&replay.shop, &seeded.prices, &action::parse(text).unwrap()), "{text}");
             }
-            let bar = session.place() == Place::Index;
+            let bar = session.page() == Page::Index;
             let offered = json!({"has_search_bar": bar, "clickables": page::clickables(&replay.shop, &session)});
-            let mut step = json!({"obs": page::text(&fields(&replay.shop, &session)), "actions": offered});
+            let mut step = json!({"obs": page::text(&page_fields(&replay.shop, &session)), "actions": offered});
             step["reward"] = session.bought().map_or(0.0, |s| s.total).into();
             step["done"] = session.bought().is_some().into();
             if let Some(text) = action {
@@ -379,28 +385,28 @@ mod tests {
             }
             if let Some(s) = session.bought() {
                 step["verbose"] = json!({
-                    "r_type": s.kind, "r_att": s.attributes, "r_option": s.options, "r_price": s.price,
-                    "query_match": s.same_query, "category_match": s.same_shelf,
+                    "r_type": s.product_type, "r_att": s.attributes, "r_option": s.options, "r_price": s.price,
+                    "query_match": s.query_match, "category_match": s.category_match,
                 });
             }
             steps.push(step);
         }
-        json!({"goal_index": 0, "goal": said, "price": price, "steps": steps})
+        json!({"goal_index": 0, "goal": goal_record, "price": price, "steps": steps})
     }
 
     fn report(change: impl FnOnce(&mut Value)) -> Result<Conformance> {
         let mut replay = replay();
         let mut recording = purchase(&replay);
         change(&mut recording);
-        let Recording::Episode(episode) = Recording::read(&recording.to_string(), "here, line 1")? else {
+        let ShopRecording::Episode(episode) = ShopRecording::read(&recording.to_string(), "here, line 1")? else {
             panic!("an episode")
         };
         replay.episode("here, line 1", &episode)?;
         Ok(replay.report)
     }
 
-    /// The last step's page, with the score replaced by another.
-    fn another_score(recording: &mut Value) {
+    /// Changes the score on the last step's page.
+    fn change_score(recording: &mut Value) {
         let last = &mut recording["steps"][3];
         let page = last["obs"].as_str().unwrap().to_owned();
         let score = python_float(last["reward"].as_f64().unwrap());
@@ -413,60 +419,60 @@ mod tests {
     }
 
     #[test]
-    fn the_score_on_the_last_page_counts_where_the_kind_of_product_is_recorded() {
+    fn the_score_on_the_last_page_is_compared_if_the_product_type_is_recorded() {
         let same = report(|_| ()).unwrap();
         assert!(same.passed() && same.compared["pages"] == 4 && same.compared["rewards"] == 4, "{same:#?}");
-        let other = report(another_score).unwrap();
+        let other = report(change_score).unwrap();
         assert_eq!(other.different, 1, "{other:#?}");
     }
 
     #[test]
-    fn without_the_kind_everything_but_the_score_is_compared() {
+    fn without_the_product_type_everything_except_the_score_is_compared() {
         let without = |recording: &mut Value| drop(recording["steps"][3].as_object_mut().unwrap().remove("verbose"));
-        for change in [&|_: &mut Value| () as _, &another_score as &dyn Fn(&mut Value)] {
+        for change in [&|_: &mut Value| () as _, &change_score as &dyn Fn(&mut Value)] {
             let r = report(|recording| {
                 without(recording);
                 change(recording);
             });
             let r = r.unwrap();
-            assert!(r.passed() && r.compared["pages but for the score"] == 1 && r.compared["pages"] == 3, "{r:#?}");
+            assert!(r.passed() && r.compared["pages except the score"] == 1 && r.compared["pages"] == 3, "{r:#?}");
             assert_eq!(r.skipped["partial scores of purchases without `verbose`"], 1);
-            assert_eq!(r.skipped["scores without the recorded kind of product (`r_type`)"], 1);
+            assert_eq!(r.skipped["scores of purchases without a recorded product type (`r_type`)"], 1);
         }
         let r = report(|recording| {
             without(recording);
             let page = recording["steps"][3]["obs"].as_str().unwrap().replace("Thank you", "Thanks");
             recording["steps"][3]["obs"] = page.into();
         });
-        assert_eq!(r.unwrap().different, 1, "another word is another page");
+        assert_eq!(r.unwrap().different, 1, "a changed word is a difference");
         let r = report(|recording| drop(recording["steps"][3].as_object_mut().unwrap().remove("reward"))).unwrap();
         assert!(r.passed() && r.skipped["rewards of steps without `reward`"] == 1, "{r:#?}");
     }
 
     #[test]
-    fn only_the_score_is_blanked_out() {
+    fn only_the_score_is_replaced() {
         let page = "Your score (min 0.0, max 1.0) [SEP] 0.6666666666666666 [SEP] Reward Details [SEP] None";
         assert_eq!(without_score(page), page.replace("0.6666666666666666", "SCORE"));
     }
 
     #[test]
-    fn keys_nobody_knows_are_refused() {
-        let said = |change: &dyn Fn(&mut Value)| report(change).unwrap_err().to_string();
+    fn unknown_keys_are_rejected() {
+        let error = |change: &dyn Fn(&mut Value)| report(change).unwrap_err().to_string();
         for (e, expected) in [
-            (said(&|r| r["sead"] = 3.into()), "here, line 1: unknown key `sead`: did you mean `seed`?"),
-            (said(&|r| r["goal"]["asni"] = 3.into()), "here, line 1: goal: unknown key `asni`: did you mean `asin`?"),
-            (said(&|r| r["steps"][1]["rewrad"] = 3.into()), "here, line 1, step 1: unknown key `rewrad`"),
-            (said(&|r| r["steps"][1]["actions"]["clickable"] = 3.into()), "step 1: actions: unknown key `clickable`"),
-            (said(&|r| r["steps"][3]["verbose"]["r_tpye"] = 3.into()), "step 3: verbose: unknown key `r_tpye`"),
+            (error(&|r| r["sead"] = 3.into()), "here, line 1: unknown key `sead`: did you mean `seed`?"),
+            (error(&|r| r["goal"]["asni"] = 3.into()), "here, line 1: goal: unknown key `asni`: did you mean `asin`?"),
+            (error(&|r| r["steps"][1]["rewrad"] = 3.into()), "here, line 1, step 1: unknown key `rewrad`"),
+            (error(&|r| r["steps"][1]["actions"]["clickable"] = 3.into()), "step 1: actions: unknown key `clickable`"),
+            (error(&|r| r["steps"][3]["verbose"]["r_tpye"] = 3.into()), "step 3: verbose: unknown key `r_tpye`"),
             (
-                said(&|r| r["price"] = "dear".into()),
+                error(&|r| r["price"] = "dear".into()),
                 "here, line 1: `price`: it is the text \"dear\", expected a number",
             ),
         ] {
             assert!(e.contains(expected), "{e}");
         }
-        let e = Recording::read("{\"hits\": []}", "here").err().unwrap().to_string();
+        let e = ShopRecording::read("{\"hits\": []}", "here").err().unwrap().to_string();
         assert!(e.contains("neither a search (`query`, `hits`) nor an episode"), "{e}");
-        assert!(Recording::read("[1]", "here").is_err() && Recording::read("{\"query\": 1}", "here").is_err());
+        assert!(ShopRecording::read("[1]", "here").is_err() && ShopRecording::read("{\"query\": 1}", "here").is_err());
     }
 }

@@ -1,63 +1,63 @@
-//! What is on sale when there are no official files?
+//! Catalogue generator.
 //!
-//! A catalogue made up from a seed: five departments, fifty kinds of thing, with titles, texts, options, attributes and
-//! wishes of the same shape as the official ones, in wording of our own. Every product is drawn from its own stream, so a
+//! A generated catalogue has five departments and fifty product types, with titles, texts, options, attributes and
+//! instructions of the same form as the official ones, in our own wording. Every product has its own RNG stream, so a
 //! larger catalogue begins with the smaller one.
 
 use super::{
-    catalogue::{Catalogue, Choice, Price, Product, Wish},
-    catalogue_tables::{DEPARTMENTS, Department, Kind, MAKERS, SERIES, Values},
+    catalogue::{Catalogue, Instruction, Price, Product, ProductOption},
+    catalogue_tables::{BRANDS, DEPARTMENTS, Department, OptionTemplate, ProductType, SERIES},
 };
 use crate::{Rng, Seed};
 use rand::{RngExt, seq::IndexedRandom};
 
-/// How many products there are unless somebody says otherwise.
+/// Default number of products.
 pub const DEFAULT_PRODUCTS: usize = 1000;
 
-/// Makes a catalogue of `count` products.
+/// Generates a catalogue of `count` products.
 pub fn generate(seed: Seed, count: usize) -> Catalogue {
     let stream = seed.child("webshop catalogue");
     let products = (0..count).map(|i| product(i, &mut stream.at(i as u64).rng())).collect();
-    Catalogue::new(products).expect("ids are numbered")
+    Catalogue::new(products).expect("ids are distinct")
 }
 
 fn product(number: usize, rng: &mut Rng) -> Product {
     let department = &DEPARTMENTS[number % DEPARTMENTS.len()];
-    let kind = one(department.kinds, rng);
+    let product_type = pick(department.product_types, rng);
     let count = rng.random_range(3..=5);
-    let attributes = some(department.attributes, count, rng);
-    let (maker, series) = (one(&MAKERS, rng), one(&SERIES, rng));
-    let purpose = one(department.uses, rng);
+    let attributes = pick_distinct(department.attributes, count, rng);
+    let (brand, series) = (pick(&BRANDS, rng), pick(&SERIES, rng));
+    let purpose = pick(department.purposes, rng);
     let shown = rng.random_range(1..=2);
     let title = format!(
-        "{maker} {series} {}, {}, for {}",
-        kind.one,
+        "{brand} {series} {}, {}, for {}",
+        product_type.singular,
         attributes[..shown].iter().map(|a| capitalised(a)).collect::<Vec<_>>().join(" and "),
         capitalised(purpose),
     );
-    let wish = rng.random_bool(0.4).then(|| {
+    let instruction = rng.random_bool(0.4).then(|| {
         let count = rng.random_range(1..=3);
-        wish(kind, &some(&attributes, count, rng))
+        instruction(product_type, &pick_distinct(&attributes, count, rng))
     });
     Product {
         asin: id(number),
         title: title.into(),
-        description: description(maker, series, kind, &attributes, purpose, rng).into(),
-        bullets: bullets(kind, &attributes, purpose).into_iter().map(Into::into).collect(),
-        price: price(kind, rng),
-        options: kind.choices.iter().map(|values| choice(values, rng)).collect(),
+        description: description(brand, series, product_type, &attributes, purpose, rng).into(),
+        bullets: bullets(product_type, &attributes, purpose).into_iter().map(Into::into).collect(),
+        price: price(product_type, rng),
+        options: product_type.options.iter().map(|template| option(template, rng)).collect(),
         attributes: attributes.iter().map(|a| (*a).into()).collect(),
         category: department.category.into(),
-        query: kind.many.into(),
-        shelf: shelf(department, kind).into(),
-        wish,
-        human_wishes: Vec::new(),
+        query: product_type.plural.into(),
+        product_category: category_path(department, product_type).into(),
+        instruction,
+        human_instructions: Vec::new(),
     }
 }
 
-/// Nine digits of base 36 after a G.
+/// Product id: `G` and nine base-36 digits.
 fn id(number: usize) -> Box<str> {
-    // A factor that shares none with 36 scatters the numbers of a block and gives none twice.
+    // A factor coprime to 36 permutes the indices of a block.
     const SPAN: u64 = 36_u64.pow(5);
     let (block, within) = (number as u64 / SPAN, number as u64 % SPAN);
     let mut rest = block * SPAN + within * 48_271 % SPAN;
@@ -69,15 +69,22 @@ fn id(number: usize) -> Box<str> {
     format!("G{}", String::from_utf8_lossy(&digits)).into()
 }
 
-fn shelf(department: &Department, kind: &Kind) -> String {
-    format!("{} › {}", department.shelf, kind.shelf)
+fn category_path(department: &Department, product_type: &ProductType) -> String {
+    format!("{} › {}", department.category_path, product_type.category_path)
 }
 
-fn description(maker: &str, series: &str, kind: &Kind, attributes: &[&str], purpose: &str, rng: &mut Rng) -> String {
+fn description(
+    brand: &str,
+    series: &str,
+    product_type: &ProductType,
+    attributes: &[&str],
+    purpose: &str,
+    rng: &mut Rng,
+) -> String {
     let opening = match rng.random_range(0..3) {
-        0 => format!("The {series} line by {maker} brings you {} that are {}.", kind.many, attributes[0]),
-        1 => format!("Made by {maker} for {purpose}: a {} you can rely on.", kind.one.to_lowercase()),
-        _ => format!("{maker} has made {} for years, and it shows.", kind.many),
+        0 => format!("The {series} line by {brand} brings you {} that are {}.", product_type.plural, attributes[0]),
+        1 => format!("Made by {brand} for {purpose}: a {} you can rely on.", product_type.singular.to_lowercase()),
+        _ => format!("{brand} has made {} for years, and it shows.", product_type.plural),
     };
     let middle = format!("Among its strengths: {}.", attributes.join(", "));
     let closing = match rng.random_range(0..3) {
@@ -88,43 +95,47 @@ fn description(maker: &str, series: &str, kind: &Kind, attributes: &[&str], purp
     format!("{opening} {middle} {closing}")
 }
 
-fn bullets(kind: &Kind, attributes: &[&str], purpose: &str) -> Vec<String> {
-    let first = format!("{}: a {} chosen by people who care.", capitalised(attributes[0]), kind.one.to_lowercase());
+fn bullets(product_type: &ProductType, attributes: &[&str], purpose: &str) -> Vec<String> {
+    let first = format!(
+        "{}: a {} chosen by people who care.",
+        capitalised(attributes[0]),
+        product_type.singular.to_lowercase()
+    );
     let rest = attributes[1..].iter().map(|a| format!("{}, as it should be.", capitalised(a)));
     std::iter::once(first).chain(rest).chain([format!("Suits {purpose}.")]).collect()
 }
 
-fn wish(kind: &Kind, attributes: &[&str]) -> Wish {
-    Wish {
-        text: format!("Look for {} described as {}", kind.many, attributes.join(", ")).into(),
+fn instruction(product_type: &ProductType, attributes: &[&str]) -> Instruction {
+    Instruction {
+        text: format!("Look for {} described as {}", product_type.plural, attributes.join(", ")).into(),
         attributes: attributes.iter().map(|a| (*a).into()).collect(),
     }
 }
 
-fn price(kind: &Kind, rng: &mut Rng) -> Price {
-    let (low, high) = kind.price;
-    let cents = *one(&[0, 49, 95, 99], rng);
+fn price(product_type: &ProductType, rng: &mut Rng) -> Price {
+    let (low, high) = product_type.price;
+    let cents = *pick(&[0, 49, 95, 99], rng);
     let amount = 100 * rng.random_range(low..high) + cents;
     let wider = rng.random_bool(0.2).then(|| amount + 100 * rng.random_range(2..=10 + low / 2));
-    // Counted in cents, so that no price has more digits than one pays.
+    // Computed in cents, so that prices have at most two decimals.
     let dollars = |cents: u32| f64::from(cents) / 100.0;
     Price { low: dollars(amount), high: wider.map(dollars) }
 }
 
-/// Some of the values, in the list's order.
-fn choice(values: &Values, rng: &mut Rng) -> Choice {
-    let count = rng.random_range(2..=values.all.len().min(6));
-    let mut chosen = some(values.all, count, rng);
-    chosen.sort_by_key(|v| values.all.iter().position(|x| x == v));
-    Choice { name: values.name.into(), values: chosen.into_iter().map(Into::into).collect() }
+/// An option with some of the template's values, in template order.
+fn option(template: &OptionTemplate, rng: &mut Rng) -> ProductOption {
+    let count = rng.random_range(2..=template.values.len().min(6));
+    let mut chosen = pick_distinct(template.values, count, rng);
+    chosen.sort_by_key(|v| template.values.iter().position(|x| x == v));
+    ProductOption { name: template.name.into(), values: chosen.into_iter().map(Into::into).collect() }
 }
 
-fn one<'a, T>(items: &'a [T], rng: &mut Rng) -> &'a T {
+fn pick<'a, T>(items: &'a [T], rng: &mut Rng) -> &'a T {
     items.choose(rng).expect("the lists are not empty")
 }
 
-/// `count` different items, in drawn order.
-fn some(items: &[&'static str], count: usize, rng: &mut Rng) -> Vec<&'static str> {
+/// `count` distinct items, in sampling order.
+fn pick_distinct(items: &[&'static str], count: usize, rng: &mut Rng) -> Vec<&'static str> {
     let mut pool = items.to_vec();
     (0..count.min(pool.len())).map(|_| pool.swap_remove(rng.random_range(0..pool.len()))).collect()
 }
@@ -143,20 +154,20 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn a_seed_gives_one_catalogue_and_a_larger_one_begins_with_it() {
+    fn a_larger_catalogue_of_a_seed_begins_with_the_smaller_one() {
         let (small, large) = (generate(Seed::new(3), 50), generate(Seed::new(3), 120));
         assert_eq!(small.products(), &large.products()[..50]);
         assert_ne!(small.products(), generate(Seed::new(4), 50).products());
     }
 
     #[test]
-    fn there_is_something_of_everything() {
+    fn catalogues_cover_all_categories_and_features() {
         let catalogue = generate(Seed::new(0), DEFAULT_PRODUCTS);
         let products = catalogue.products();
         let count = |f: &dyn Fn(&Product) -> bool| products.iter().filter(|p| f(p)).count();
         assert_eq!(products.iter().map(|p| &p.category).collect::<HashSet<_>>().len(), 5);
         assert_eq!(products.iter().map(|p| &p.query).collect::<HashSet<_>>().len(), 50);
-        assert!((300..500).contains(&count(&|p| p.wish.is_some())));
+        assert!((300..500).contains(&count(&|p| p.instruction.is_some())));
         assert!((100..300).contains(&count(&|p| p.price.high.is_some())));
         let plain = |x: f64| x.to_string().split_once('.').is_none_or(|(_, cents)| cents.len() <= 2);
         assert!(products.iter().all(|p| plain(p.price.low) && p.price.high.is_none_or(plain)));
@@ -165,9 +176,9 @@ mod tests {
     }
 
     #[test]
-    fn wishes_ask_for_what_the_product_has() {
+    fn instructions_request_attributes_of_the_product() {
         for product in generate(Seed::new(9), 300).products() {
-            for attribute in product.wish.iter().flat_map(|w| &w.attributes) {
+            for attribute in product.instruction.iter().flat_map(|w| &w.attributes) {
                 assert!(product.attributes.contains(attribute));
             }
         }

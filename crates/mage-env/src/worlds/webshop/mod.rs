@@ -1,8 +1,8 @@
-//! WebShop: a shop with a search box, and an instruction to buy something.
+//! WebShop: buy a product that matches an instruction.
 //!
-//! A re-implementation of princeton-nlp/WebShop's text environment as MAGE uses it: pages, clicks, search, scores and goals are
-//! those of the original, without Java and without a language model in the scoring. What stands in for the latter is one
-//! function, described in `nouns`. The catalogue comes from the official files, or is made up from a seed.
+//! A re-implementation of princeton-nlp/WebShop's text environment as MAGE uses it: pages, clicks, search, scores and goals
+//! are those of the original, without Java and without spaCy. The rule that replaces spaCy's tagger in the scoring is in
+//! `nouns`. The catalogue comes from the official files or from a generator.
 //!
 //! ```
 //! use mage_env::{Registry, Seed};
@@ -12,8 +12,8 @@
 //! let mut shop = registry.build(&task)?;
 //! let first = shop.reset(0);
 //! assert!(first.text.starts_with("WebShop [SEP] Instruction: [SEP] Look for "));
-//! let found = shop.step(&shop.parse("search[wool socks]"));
-//! assert!(found.observation.text.starts_with("'Back to Search' [SEP] 'Page 1 (Total results: "));
+//! let results = shop.step(&shop.parse("search[wool socks]"));
+//! assert!(results.observation.text.starts_with("'Back to Search' [SEP] 'Page 1 (Total results: "));
 //! # Ok::<(), mage_env::Error>(())
 //! ```
 
@@ -43,15 +43,15 @@ mod splits;
 mod text_ui;
 mod token_set_ratio;
 
-pub use action::{Action, read as read_action};
-pub use bm25::{Hit, Index};
-pub use catalogue::{Catalogue, Choice, Findings, HumanWish, Price, Product, Wish};
+pub use action::{ShopAction, parse as parse_action};
+pub use bm25::{SearchHit, SearchIndex};
+pub use catalogue::{Catalogue, CatalogueWarnings, HumanInstruction, Instruction, Price, Product, ProductOption};
 pub use generator::{DEFAULT_PRODUCTS, generate};
-pub use goals::{Goal, GoalKind, GoalOptions};
+pub use goals::{GoalKind, GoalOptions, ShoppingGoal};
 pub use official_files::{OfficialFiles, ReadOptions, catalogue_from_text};
-pub use options::{Duplicates, ObservationForm, Source, WebshopOptions};
+pub use options::{CatalogueSource, DuplicatePolicy, ObservationFormat, WebshopOptions};
 pub use page::SEPARATOR;
-pub use score::{Score, score};
-pub use shop::{MOST_RESULTS, Shop};
+pub use score::{PurchaseScore, score};
+pub use shop::{MAX_RESULTS, Shop};
 pub use spec::WebshopSpec;
-pub use splits::Split;
+pub use splits::GoalSplit;

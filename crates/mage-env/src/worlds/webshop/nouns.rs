@@ -1,15 +1,15 @@
-//! Which words of a product's title are nouns?
+//! Nouns of a product title, by rule.
 //!
-//! The original asks a statistical tagger. Here one rule decides, the same on every machine: a word counts as a noun or
-//! name unless it belongs to a closed class (articles, prepositions, pronouns, auxiliaries, number words), has no letters
-//! at its start, or is written in lower case and looks like an adjective, an adverb or a participle. Words with a capital
-//! stay in: taggers take most capitalised words of a headline for names.
+//! The original uses a statistical tagger. This deterministic rule counts a word as a noun or name unless it belongs to a
+//! closed class (articles, prepositions, pronouns, auxiliaries, number words), does not start with a letter, or is
+//! lower-case and looks like an adjective, an adverb or a participle. Capitalised words count, since taggers label most
+//! capitalised words of a title as names.
 //!
-//! It matters only for purchases of another product than the one the goal was made from.
+//! The rule affects only purchases of a product other than the target.
 
 use unicode_segmentation::UnicodeSegmentation;
 
-/// The nouns of a title in lower case, in order, repeats included.
+/// The nouns of a title, lower-case, in order, with repetitions.
 pub(super) fn nouns(title: &str) -> Vec<String> {
     title
         .unicode_words()
@@ -22,21 +22,21 @@ pub(super) fn nouns(title: &str) -> Vec<String> {
 fn is_noun(word: &str) -> bool {
     let Some(first) = word.chars().next().filter(|c| c.is_alphabetic()) else { return false };
     let lower = word.to_lowercase();
-    if lower.chars().nth(1).is_none() || CLOSED.binary_search(&lower.as_str()).is_ok() {
+    if lower.chars().nth(1).is_none() || CLOSED_CLASS_WORDS.binary_search(&lower.as_str()).is_ok() {
         return false;
     }
-    first.is_uppercase() || !(DESCRIBING.binary_search(&lower.as_str()).is_ok() || looks_describing(&lower))
+    first.is_uppercase() || !(ADJECTIVES.binary_search(&lower.as_str()).is_ok() || has_adjective_ending(&lower))
 }
 
 /// Endings that few English nouns have.
-fn looks_describing(word: &str) -> bool {
+fn has_adjective_ending(word: &str) -> bool {
     const ENDINGS: [&str; 13] =
         ["able", "ible", "less", "ful", "ous", "ive", "ish", "est", "ical", "ly", "ed", "ier", "proof"];
     word.chars().count() > 4 && ENDINGS.iter().any(|e| word.ends_with(e))
 }
 
 /// Words of closed classes, sorted.
-const CLOSED: [&str; 101] = [
+const CLOSED_CLASS_WORDS: [&str; 101] = [
     "about", "above", "across", "after", "all", "along", "also", "am", "among", "an", "and", "any", "are", "around",
     "as", "at", "be", "been", "before", "behind", "below", "between", "both", "but", "by", "can", "could", "did", "do",
     "does", "down", "during", "each", "eight", "every", "few", "five", "for", "four", "from", "had", "has", "have",
@@ -46,8 +46,8 @@ const CLOSED: [&str; 101] = [
     "to", "two", "under", "up", "very", "was", "we", "were", "will", "with", "without", "you",
 ];
 
-/// Frequent adjectives without a telling ending, sorted.
-const DESCRIBING: [&str; 62] = [
+/// Frequent adjectives without such an ending, sorted.
+const ADJECTIVES: [&str; 62] = [
     "artificial",
     "big",
     "black",
@@ -117,12 +117,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_are_sorted_for_searching() {
-        assert!(CLOSED.is_sorted() && DESCRIBING.is_sorted());
+    fn lists_are_sorted_for_binary_search() {
+        assert!(CLOSED_CLASS_WORDS.is_sorted() && ADJECTIVES.is_sorted());
     }
 
     #[test]
-    fn names_and_things_stay_and_the_rest_goes() {
+    fn nouns_and_names_are_kept() {
         assert_eq!(
             nouns("Vhomes Lights Reclaimed Wood Console Table"),
             ["vhomes", "lights", "reclaimed", "wood", "console", "table"]

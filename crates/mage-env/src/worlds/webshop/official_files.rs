@@ -1,12 +1,13 @@
-//! What do the official files say?
+//! Reader of the official files.
 //!
-//! Three JSON files in one folder: `items_shuffle*.json`, the products as a list; `items_ins_v2*.json`, attributes and
-//! synthetic wishes by id; and optionally `items_human_ins*.json`, wishes people wrote. Each comes whole or cut to the
-//! first 1,000 products. Products are read one at a time, so that the list of 1.18 million needs no second copy in memory.
+//! Three JSON files in one directory: `items_shuffle*.json`, a list of products; `items_ins_v2*.json`, attributes and
+//! synthetic instructions by id; and optionally `items_human_ins*.json`, instructions written by people. Each exists in full
+//! and as a subset of 1,000 products. Products are deserialized one at a time, so that the list of 1.18 million products is
+//! in memory only once.
 
 use super::{
-    catalogue::{Catalogue, Findings, HumanWish, Product, Wish},
-    official_json::{ById, RawHumanWish, RawNote, RawProduct},
+    catalogue::{Catalogue, CatalogueWarnings, HumanInstruction, Instruction, Product},
+    official_json::{ById, RawAttributes, RawHumanInstruction, RawProduct},
 };
 use crate::{Error, Result};
 use serde::{
@@ -21,88 +22,88 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// How to read them.
+/// Options for reading the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ReadOptions {
-    /// Only the first so many entries of the list.
+    /// Maximum number of list entries to read.
     pub limit: Option<usize>,
-    /// Leave out entries whose id has occurred, as the original does without a word, instead of refusing the file.
+    /// Skip entries with a duplicate id, as the original does silently, instead of returning an error.
     pub skip_duplicates: bool,
 }
 
-/// The official files of one folder.
+/// The official files of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OfficialFiles {
-    /// The products.
+    /// Product list.
     pub products: PathBuf,
-    /// Attributes and synthetic wishes.
+    /// Attributes and synthetic instructions.
     pub attributes: PathBuf,
-    /// Wishes people wrote, if there are any.
+    /// Instructions written by people, if present.
     pub human: Option<PathBuf>,
 }
 
-/// File names of each sort, in the order they are looked for.
+/// Names of each file, in search order.
 const PRODUCTS: [&str; 2] = ["items_shuffle.json", "items_shuffle_1000.json"];
 const ATTRIBUTES: [&str; 2] = ["items_ins_v2.json", "items_ins_v2_1000.json"];
 const HUMAN: [&str; 2] = ["items_human_ins.json", "items_human_ins_1000subset.json"];
 
 impl OfficialFiles {
-    /// Finds them in a folder.
+    /// Finds the files in a directory.
     pub fn in_folder(folder: &Path) -> Result<Self> {
         let find = |names: [&str; 2]| names.iter().map(|n| folder.join(n)).find(|p| p.is_file());
-        let need = |names: [&str; 2]| {
+        let require = |names: [&str; 2]| {
             find(names).ok_or_else(|| {
                 Error::invalid(
                     folder.display().to_string(),
-                    format!("there is no {} and no {} in this folder of WebShop data", names[0], names[1]),
+                    format!("neither {} nor {} exists in this directory of WebShop data", names[0], names[1]),
                 )
             })
         };
-        Ok(OfficialFiles { products: need(PRODUCTS)?, attributes: need(ATTRIBUTES)?, human: find(HUMAN) })
+        Ok(OfficialFiles { products: require(PRODUCTS)?, attributes: require(ATTRIBUTES)?, human: find(HUMAN) })
     }
 
     /// Reads the catalogue.
     pub fn read(&self, options: ReadOptions) -> Result<Catalogue> {
-        let mut notes = read_attributes(open(&self.attributes)?, &name_of(&self.attributes))?;
+        let mut attributes_by_asin = read_attributes(open(&self.attributes)?, &path_text(&self.attributes))?;
         let mut human = match &self.human {
-            Some(path) => read_human(open(path)?, &name_of(path))?,
+            Some(path) => read_human(open(path)?, &path_text(path))?,
             None => HashMap::new(),
         };
-        let place = name_of(&self.products);
-        let (products, findings) = read_products(open(&self.products)?, &place, options, |product| {
-            if let Some(note) = notes.remove(&*product.asin) {
-                product.attributes = note.attributes;
-                product.wish = note.wish;
+        let origin = path_text(&self.products);
+        let (products, warnings) = read_products(open(&self.products)?, &origin, options, |product| {
+            if let Some(entry) = attributes_by_asin.remove(&*product.asin) {
+                product.attributes = entry.attributes;
+                product.instruction = entry.instruction;
             }
-            product.human_wishes = human.remove(&*product.asin).unwrap_or_default();
+            product.human_instructions = human.remove(&*product.asin).unwrap_or_default();
         })?;
-        catalogue_of(products, findings, &place)
+        build_catalogue(products, warnings, &origin)
     }
 }
 
-/// Reads a catalogue from the text of a product list and of an attribute file.
+/// Parses a catalogue from the texts of a product list and an attribute file.
 pub fn catalogue_from_text(products: &str, attributes: &str) -> Result<Catalogue> {
     let options = ReadOptions { limit: None, skip_duplicates: false };
-    let mut notes = read_attributes(attributes.as_bytes(), "attributes")?;
-    let (products, findings) = read_products(products.as_bytes(), "products", options, |product| {
-        if let Some(note) = notes.remove(&*product.asin) {
-            product.attributes = note.attributes;
-            product.wish = note.wish;
+    let mut attributes_by_asin = read_attributes(attributes.as_bytes(), "attributes")?;
+    let (products, warnings) = read_products(products.as_bytes(), "products", options, |product| {
+        if let Some(entry) = attributes_by_asin.remove(&*product.asin) {
+            product.attributes = entry.attributes;
+            product.instruction = entry.instruction;
         }
     })?;
-    catalogue_of(products, findings, "products")
+    build_catalogue(products, warnings, "products")
 }
 
-fn catalogue_of(products: Vec<Product>, findings: Findings, place: &str) -> Result<Catalogue> {
+fn build_catalogue(products: Vec<Product>, warnings: CatalogueWarnings, origin: &str) -> Result<Catalogue> {
     if products.is_empty() {
-        let problem = match findings.unusable_ids {
-            0 => "the catalogue is empty: there is no product in the list".to_owned(),
+        let problem = match warnings.unusable_ids {
+            0 => "the catalogue is empty: the list contains no products".to_owned(),
             n => format!("the catalogue is empty: each of its {n} entries has an `asin` that is \"nan\" or too long"),
         };
-        return Err(Error::invalid(place, problem));
+        return Err(Error::invalid(origin, problem));
     }
-    let same = |(a, b)| Error::invalid(place, format!("products {a} and {b} have the same id"));
-    Ok(Catalogue::new(products).map_err(same)?.with_findings(findings))
+    let duplicate = |(a, b)| Error::invalid(origin, format!("products {a} and {b} have the same id"));
+    Ok(Catalogue::new(products).map_err(duplicate)?.with_warnings(warnings))
 }
 
 fn open(path: &Path) -> Result<BufReader<File>> {
@@ -110,53 +111,53 @@ fn open(path: &Path) -> Result<BufReader<File>> {
     Ok(BufReader::with_capacity(1 << 20, file))
 }
 
-fn name_of(path: &Path) -> String {
+fn path_text(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// Reads the list of products, and says what was odd about it; `finish` adds what other files know of one.
+/// Reads the product list and counts its irregularities. `finish` adds the data of the other files to a product.
 fn read_products(
     input: impl Read,
-    place: &str,
+    origin: &str,
     options: ReadOptions,
     finish: impl FnMut(&mut Product),
-) -> Result<(Vec<Product>, Findings)> {
+) -> Result<(Vec<Product>, CatalogueWarnings)> {
     let mut reader = ProductList {
         options,
         finish,
         products: Vec::new(),
-        findings: Findings::default(),
-        seen: HashMap::new(),
+        warnings: CatalogueWarnings::default(),
+        first_seen: HashMap::new(),
         stopped: None,
     };
     let mut json = serde_json::Deserializer::from_reader(input);
     let read = (&mut reader).deserialize(&mut json);
     match (reader.stopped, read) {
-        (Some(Stop::Limit), _) => return Ok((reader.products, reader.findings)),
-        (Some(Stop::Problem(at, problem)), _) => {
-            return Err(Error::invalid(format!("{place}: product {at}"), problem));
+        (Some(StopReason::Limit), _) => return Ok((reader.products, reader.warnings)),
+        (Some(StopReason::Problem(at, problem)), _) => {
+            return Err(Error::invalid(format!("{origin}: product {at}"), problem));
         }
-        (None, read) => read.map_err(|e| Error::invalid(place, format!("not a list of products: {e}")))?,
+        (None, read) => read.map_err(|e| Error::invalid(origin, format!("not a list of products: {e}")))?,
     }
-    json.end().map_err(|e| Error::invalid(place, format!("there is something after the list: {e}")))?;
-    Ok((reader.products, reader.findings))
+    json.end().map_err(|e| Error::invalid(origin, format!("unexpected text after the list: {e}")))?;
+    Ok((reader.products, reader.warnings))
 }
 
 struct ProductList<F> {
     options: ReadOptions,
     finish: F,
     products: Vec<Product>,
-    findings: Findings,
-    /// The entry each id was first seen in.
-    seen: HashMap<Box<str>, usize>,
-    /// Why reading ended before the list did.
-    stopped: Option<Stop>,
+    warnings: CatalogueWarnings,
+    /// Index of the first entry with each id.
+    first_seen: HashMap<Box<str>, usize>,
+    /// Why reading stopped before the end of the list.
+    stopped: Option<StopReason>,
 }
 
-enum Stop {
-    /// There are as many as were asked for; what follows is not even looked at.
+enum StopReason {
+    /// The limit was reached; the rest of the list is not read.
     Limit,
-    /// This entry is wrong in this way.
+    /// The entry with this index is invalid.
     Problem(usize, String),
 }
 
@@ -177,13 +178,13 @@ impl<'de, F: FnMut(&mut Product)> Visitor<'de> for &mut ProductList<F> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> std::result::Result<(), A::Error> {
         for at in 0.. {
             let stop = match list.next_element::<RawProduct>() {
-                _ if self.options.limit == Some(at) => Stop::Limit,
+                _ if self.options.limit == Some(at) => StopReason::Limit,
                 Ok(None) => return Ok(()),
-                Ok(Some(entry)) => match self.take(at, entry) {
+                Ok(Some(entry)) => match self.add(at, entry) {
                     Ok(()) => continue,
-                    Err(problem) => Stop::Problem(at, problem),
+                    Err(problem) => StopReason::Problem(at, problem),
                 },
-                Err(e) => Stop::Problem(at, e.to_string()),
+                Err(e) => StopReason::Problem(at, e.to_string()),
             };
             self.stopped = Some(stop);
             break;
@@ -193,32 +194,32 @@ impl<'de, F: FnMut(&mut Product)> Visitor<'de> for &mut ProductList<F> {
 }
 
 impl<F: FnMut(&mut Product)> ProductList<F> {
-    fn take(&mut self, at: usize, raw: RawProduct) -> std::result::Result<(), String> {
-        // What the original leaves out: scraping failures.
+    fn add(&mut self, at: usize, raw: RawProduct) -> std::result::Result<(), String> {
+        // The original skips these scraping failures.
         if &*raw.asin == "nan" || raw.asin.chars().count() > 10 {
-            self.findings.unusable_ids += 1;
+            self.warnings.unusable_ids += 1;
             return Ok(());
         }
         if raw.asin.is_empty() {
-            return Err("field `asin`: it is empty".to_owned());
+            return Err("field `asin`: empty".to_owned());
         }
-        // Clicks arrive in lower case, so they could not tell two ids apart that differ in case only.
+        // Clicks are lower-cased, so ids that differ only in case would be ambiguous.
         let id = raw.asin.to_lowercase().into_boxed_str();
-        if let Some(first) = self.seen.get(&id) {
+        if let Some(first) = self.first_seen.get(&id) {
             return match self.options.skip_duplicates {
                 true => {
-                    self.findings.duplicates += 1;
+                    self.warnings.duplicates += 1;
                     Ok(())
                 }
                 false => Err(format!(
-                    "field `asin`: {} is the id of product {first} already, upper and lower case being the same; set \
-                     duplicates=skip to keep the first of them",
+                    "field `asin`: {} is already the id of product {first} (ids ignore case); set duplicates=skip to \
+                     keep the first product",
                     raw.asin
                 )),
             };
         }
-        self.seen.insert(id, at);
-        self.findings.without_price += u64::from(!raw.has_price());
+        self.first_seen.insert(id, at);
+        self.warnings.without_price += u64::from(!raw.has_price());
         let mut product = raw.into_product()?;
         (self.finish)(&mut product);
         self.products.push(product);
@@ -226,47 +227,47 @@ impl<F: FnMut(&mut Product)> ProductList<F> {
     }
 }
 
-/// What the attribute file knows of a product.
-struct Note {
+/// Data of a product in the attribute file.
+struct ProductAttributes {
     attributes: Vec<Box<str>>,
-    wish: Option<Wish>,
+    instruction: Option<Instruction>,
 }
 
-fn read_attributes(input: impl Read, place: &str) -> Result<HashMap<String, Note>> {
-    let ById(raw): ById<RawNote> =
-        serde_json::from_reader(input).map_err(|e| Error::invalid(place, format!("not attributes by id: {e}")))?;
+fn read_attributes(input: impl Read, origin: &str) -> Result<HashMap<String, ProductAttributes>> {
+    let ById(raw): ById<RawAttributes> =
+        serde_json::from_reader(input).map_err(|e| Error::invalid(origin, format!("not attributes by id: {e}")))?;
     raw.into_iter()
-        .map(|(asin, note)| {
-            let attributes = note.attributes.unwrap_or_else(|| vec!["DUMMY_ATTR".into()]);
-            let wish = match (note.instruction, note.instruction_attributes) {
+        .map(|(asin, entry)| {
+            let attributes = entry.attributes.unwrap_or_else(|| vec!["DUMMY_ATTR".into()]);
+            let instruction = match (entry.instruction, entry.instruction_attributes) {
                 (None, _) => None,
-                (Some(text), Some(attributes)) if !attributes.is_empty() => Some(Wish { text, attributes }),
+                (Some(text), Some(attributes)) if !attributes.is_empty() => Some(Instruction { text, attributes }),
                 (Some(_), _) => {
                     return Err(Error::invalid(
-                        format!("{place}: {asin}"),
-                        "field `instruction_attributes`: missing or empty although there is an `instruction`",
+                        format!("{origin}: {asin}"),
+                        "field `instruction_attributes`: missing or empty, but `instruction` is present",
                     ));
                 }
             };
-            Ok((asin, Note { attributes, wish }))
+            Ok((asin, ProductAttributes { attributes, instruction }))
         })
         .collect()
 }
 
-fn read_human(input: impl Read, place: &str) -> Result<HashMap<String, Vec<HumanWish>>> {
-    let ById(raw): ById<Vec<RawHumanWish>> =
-        serde_json::from_reader(input).map_err(|e| Error::invalid(place, format!("not wishes by id: {e}")))?;
-    let wish = |w: RawHumanWish| HumanWish {
+fn read_human(input: impl Read, origin: &str) -> Result<HashMap<String, Vec<HumanInstruction>>> {
+    let ById(raw): ById<Vec<RawHumanInstruction>> =
+        serde_json::from_reader(input).map_err(|e| Error::invalid(origin, format!("not instructions by id: {e}")))?;
+    let instruction = |w: RawHumanInstruction| HumanInstruction {
         text: w.instruction,
         attributes: w.instruction_attributes,
         options: w.instruction_options,
     };
-    Ok(raw.into_iter().map(|(asin, wishes)| (asin, wishes.into_iter().map(wish).collect())).collect())
+    Ok(raw.into_iter().map(|(asin, list)| (asin, list.into_iter().map(instruction).collect())).collect())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::catalogue::Choice;
+    use super::super::catalogue::ProductOption;
     use super::*;
 
     const GOOD: &str = r#"{"asin": "B01", "name": "Cup", "full_description": "", "small_description": "Holds tea.",
@@ -283,17 +284,17 @@ mod tests {
     }
 
     #[test]
-    fn a_product_is_cleaned_as_the_original_does() {
+    fn products_are_normalized_as_in_the_original() {
         let catalogue = products(&format!("[{GOOD}]")).unwrap();
         let cup = catalogue.product(catalogue.find("b01").unwrap());
         assert_eq!(cup.price.tag(), "$1299.5 to $1400.0");
-        assert_eq!(cup.options, [Choice { name: "color".into(), values: vec!["blue".into()] }]);
+        assert_eq!(cup.options, [ProductOption { name: "color".into(), values: vec!["blue".into()] }]);
         assert_eq!((&*cup.query, cup.bullets.len(), &*cup.attributes[0]), ("cups", 1, "dish washer"));
-        assert_eq!(cup.searchable(), "cup  holds tea. color: blue");
+        assert_eq!(cup.search_text(), "cup  holds tea. color: blue");
     }
 
     #[test]
-    fn mistakes_name_file_entry_and_field() {
+    fn errors_name_file_entry_and_field() {
         let second =
             |from: &str, to: &str| problem(&format!("[{GOOD}, {}]", GOOD.replace("B01", "B02").replace(from, to)));
         let missing = second("\"category\": \"garden\", ", "");
@@ -318,18 +319,18 @@ mod tests {
                 "\"value\": 5",
                 "field `customization_options`: field `value`: invalid type: integer",
             ),
-            ("\"Holds tea.\"", "{}", "field `small_description`: it must be a text or a list of texts"),
+            ("\"Holds tea.\"", "{}", "field `small_description`: expected a text or a list of texts"),
         ] {
-            let said = second(from, to);
-            assert!(said.starts_with(&format!("products: product 1: {expected}")), "{said}");
+            let message = second(from, to);
+            assert!(message.starts_with(&format!("products: product 1: {expected}")), "{message}");
         }
         let price = second("$1,299.50 to $1,400", "cheap");
         assert!(price.contains("product 1: field `pricing`: `cheap` has no `$`"), "{price}");
         let twice = problem(&format!("[{GOOD}, {GOOD}]"));
-        assert!(twice.contains("product 1: field `asin`: B01 is the id of product 0 already"), "{twice}");
+        assert!(twice.contains("product 1: field `asin`: B01 is already the id of product 0"), "{twice}");
         let twice = problem(&format!("[{GOOD}, {}]", GOOD.replace("B01", "b01")));
         assert!(
-            twice.contains("product 1: field `asin`: b01 is the id of product 0 already, upper and lower case"),
+            twice.contains("product 1: field `asin`: b01 is already the id of product 0 (ids ignore case)"),
             "{twice}"
         );
         assert!(problem("[]").contains("the catalogue is empty"));
@@ -340,28 +341,28 @@ mod tests {
     }
 
     #[test]
-    fn what_is_odd_about_a_list_is_counted() {
+    fn irregularities_of_a_list_are_counted() {
         let free = |asin: &str, price: &str| {
             GOOD.replace("B01", asin).replace("\"pricing\": \"$1,299.50 to $1,400\", ", price)
         };
         let odd = [free("B02", ""), free("B03", "\"pricing\": null, "), free("nan", ""), free("B0123456789", "")];
         let catalogue = products(&format!("[{GOOD}, {}]", odd.join(", "))).unwrap();
-        assert_eq!(catalogue.findings(), Findings { without_price: 2, duplicates: 0, unusable_ids: 2 });
+        assert_eq!(catalogue.warnings(), CatalogueWarnings { without_price: 2, duplicates: 0, unusable_ids: 2 });
         assert_eq!(catalogue.product(1).price.tag(), "$100.0");
-        let said = catalogue.findings().sentences();
-        assert_eq!(said[0], "2 entries of the product list without a price: each costs $100, as in the original");
+        let messages = catalogue.warnings().messages();
+        assert_eq!(messages[0], "2 entries of the product list without a price: each costs $100, as in the original");
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join(PRODUCTS[0]), format!("[{GOOD}, {GOOD}, {}]", GOOD.replace("B01", "b01")))
             .unwrap();
         std::fs::write(dir.path().join(ATTRIBUTES[0]), "{}").unwrap();
         let files = OfficialFiles::in_folder(dir.path()).unwrap();
         let read = files.read(ReadOptions { limit: None, skip_duplicates: true }).unwrap();
-        assert_eq!((read.products().len(), read.findings().duplicates), (1, 2));
+        assert_eq!((read.products().len(), read.warnings().duplicates), (1, 2));
         assert!(problem(&format!("[{}]", odd[2])).contains("each of its 1 entries has an `asin` that is \"nan\""));
     }
 
     #[test]
-    fn attribute_files_are_checked_too() {
+    fn attribute_files_are_validated() {
         let text = format!("[{GOOD}]");
         let err = |a: &str| catalogue_from_text(&text, a).unwrap_err().to_string();
         assert!(err("[1]").contains("attributes: not attributes by id"));
@@ -371,14 +372,17 @@ mod tests {
         assert!(wrong.contains("B01: invalid type: integer `3`, expected an object with attributes"), "{wrong}");
         let wrong = read_human(r#"{"B01": [{"instruction": "x", "instruction_options": []}]}"#.as_bytes(), "human");
         let wrong = wrong.map(drop).unwrap_err().to_string();
-        assert!(wrong.contains("human: not wishes by id: B01: missing field `instruction_attributes`"), "{wrong}");
-        let wish = err(r#"{"B01": {"attributes": [], "instruction": "Find me cups"}}"#);
-        assert!(wish.contains("attributes: B01: field `instruction_attributes`"), "{wish}");
+        assert!(
+            wrong.contains("human: not instructions by id: B01: missing field `instruction_attributes`"),
+            "{wrong}"
+        );
+        let instruction = err(r#"{"B01": {"attributes": [], "instruction": "Find me cups"}}"#);
+        assert!(instruction.contains("attributes: B01: field `instruction_attributes`"), "{instruction}");
         assert_eq!(&*catalogue_from_text(&text, "{}").unwrap().product(0).attributes[0], "DUMMY_ATTR");
     }
 
     #[test]
-    fn a_missing_folder_says_what_it_should_hold() {
+    fn a_missing_directory_error_names_the_expected_files() {
         let e = OfficialFiles::in_folder(Path::new("/no/such/folder")).unwrap_err().to_string();
         assert!(e.contains("items_shuffle.json") && e.contains("/no/such/folder"), "{e}");
     }

@@ -1,18 +1,18 @@
-//! How does one entry stand in the official files?
+//! Deserialization of the entries of the official files.
 //!
-//! The files are scraped, so anything may be missing or of another type. Whatever cannot be read is named by its field, and
-//! by its id where the file has one; a key that stands twice counts the second time, as in Python.
+//! The files are scraped, so any field may be missing or of another type. Errors name the field, and the id where the file
+//! has one. Of repeated keys the last counts, as in Python.
 
-use super::catalogue::{Choice, Price, Product};
+use super::catalogue::{Price, Product, ProductOption};
 use serde::{
     Deserialize, Deserializer,
     de::{Error as _, IgnoredAny, MapAccess, Visitor},
 };
 use std::{borrow::Cow, collections::HashMap, fmt, marker::PhantomData};
 
-/// What a field may be when it is not there.
+/// Value of a missing field.
 trait Absent: Sized {
-    /// The value that stands for nothing; `None` where the field is needed.
+    /// The default value; `None` if the field is required.
     fn absent() -> Option<Self> {
         None
     }
@@ -20,7 +20,7 @@ trait Absent: Sized {
 
 impl Absent for Box<str> {}
 impl Absent for Vec<Box<str>> {}
-impl Absent for OneOrMany {}
+impl Absent for TextOrList {}
 impl Absent for RawOptions {}
 
 impl<T> Absent for Option<T> {
@@ -29,12 +29,12 @@ impl<T> Absent for Option<T> {
     }
 }
 
-/// Reads the value of a field, and names the field if that fails.
+/// Deserializes the value of a field; errors name the field.
 fn value<'de, T: Deserialize<'de>, A: MapAccess<'de>>(map: &mut A, field: &str) -> Result<T, A::Error> {
     map.next_value().map_err(|e| A::Error::custom(format_args!("field `{field}`: {e}")))
 }
 
-/// A struct read from an object. Serde's own derive does not say which field was of the wrong type.
+/// A struct deserialized from an object. Serde's derive does not name the field of the wrong type.
 macro_rules! record {
     ($(#[$about:meta])* struct $name:ident { $($field:ident: $type:ty,)+ }) => {
         $(#[$about])*
@@ -44,8 +44,8 @@ macro_rules! record {
 
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-                struct Fields;
-                impl<'de> Visitor<'de> for Fields {
+                struct RecordVisitor;
+                impl<'de> Visitor<'de> for RecordVisitor {
                     type Value = $name;
 
                     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -70,7 +70,7 @@ macro_rules! record {
                         })
                     }
                 }
-                d.deserialize_map(Fields)
+                d.deserialize_map(RecordVisitor)
             }
         }
     };
@@ -82,7 +82,7 @@ record! {
         asin: Box<str>,
         name: Box<str>,
         full_description: Box<str>,
-        small_description: OneOrMany,
+        small_description: TextOrList,
         pricing: Option<Box<str>>,
         customization_options: RawOptions,
         category: Box<str>,
@@ -92,8 +92,8 @@ record! {
 }
 
 record! {
-    /// What the attribute file knows of a product.
-    struct RawNote {
+    /// A product's entry in the attribute file.
+    struct RawAttributes {
         attributes: Option<Vec<Box<str>>>,
         instruction: Option<Box<str>>,
         instruction_attributes: Option<Vec<Box<str>>>,
@@ -101,15 +101,15 @@ record! {
 }
 
 record! {
-    /// A wish somebody wrote.
-    struct RawHumanWish {
+    /// An instruction written by a person.
+    struct RawHumanInstruction {
         instruction: Box<str>,
         instruction_attributes: Vec<Box<str>>,
         instruction_options: Vec<Box<str>>,
     }
 }
 
-/// Entries by the ids of products.
+/// Entries by product id.
 pub(super) struct ById<T>(pub(super) HashMap<String, T>);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for ById<T> {
@@ -119,7 +119,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for ById<T> {
             type Value = ById<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object whose keys are ids of products")
+                f.write_str("an object with product ids as keys")
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ById<T>, A::Error> {
@@ -136,19 +136,19 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for ById<T> {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "it must be a text or a list of texts")]
-pub(super) enum OneOrMany {
+#[serde(untagged, expecting = "expected a text or a list of texts")]
+pub(super) enum TextOrList {
     One(Box<str>),
     Many(Vec<Box<str>>),
 }
 
 impl RawProduct {
-    /// Whether the list says what it costs.
+    /// Whether the entry has a price.
     pub(super) fn has_price(&self) -> bool {
         self.pricing.as_ref().is_some_and(|text| !text.is_empty())
     }
 
-    /// The product, or what is wrong with a field.
+    /// Converts to a product. The error names the field.
     pub(super) fn into_product(self) -> Result<Product, String> {
         Ok(Product {
             price: read_price(self.pricing.as_deref()).map_err(|e| format!("field `pricing`: {e}"))?,
@@ -156,28 +156,28 @@ impl RawProduct {
             title: self.name,
             description: self.full_description,
             bullets: match self.small_description {
-                OneOrMany::One(line) => vec![line],
-                OneOrMany::Many(lines) => lines,
+                TextOrList::One(line) => vec![line],
+                TextOrList::Many(lines) => lines,
             },
             options: self.customization_options.0,
-            // What the original puts where nothing is known.
+            // The original's default for products without an attribute entry.
             attributes: vec!["DUMMY_ATTR".into()],
             category: self.category,
             query: self.query.to_lowercase().trim().into(),
-            shelf: self.product_category,
-            wish: None,
-            human_wishes: Vec::new(),
+            product_category: self.product_category,
+            instruction: None,
+            human_instructions: Vec::new(),
         })
     }
 }
 
-/// "$12.99", "$9.99 to $24.00", "$1,299.00$1,499.00"; nothing at all stands for 100, as in the original.
+/// Parses a price: "$12.99", "$9.99 to $24.00" or "$1,299.00$1,499.00". A missing price is 100, as in the original.
 fn read_price(text: Option<&str>) -> Result<Price, String> {
     let Some(text) = text.filter(|t| !t.is_empty()) else { return Ok(Price { low: 100.0, high: None }) };
     let mut amounts = text.split('$').skip(1).map(|amount| {
         let digits: String = amount.chars().filter(|c| c.is_ascii_digit() || *c == '.').collect();
         let amount = digits.parse().ok().filter(|amount: &f64| amount.is_finite());
-        amount.ok_or_else(|| format!("`{text}` holds no amount after a `$`"))
+        amount.ok_or_else(|| format!("`{text}` has no amount after a `$`"))
     });
     let low = amounts.next().ok_or_else(|| format!("`{text}` has no `$`"))??;
     let high = amounts.next().transpose()?;
@@ -185,8 +185,8 @@ fn read_price(text: Option<&str>) -> Result<Price, String> {
     Ok(Price { low, high })
 }
 
-/// Names with their values, in the file's order; the empty text stands for none.
-pub(super) struct RawOptions(Vec<Choice>);
+/// Option names and values, in the file's order. An empty string means no options.
+pub(super) struct RawOptions(Vec<ProductOption>);
 
 record! {
     /// One value of an option.
@@ -218,16 +218,16 @@ impl<'de> Deserialize<'de> for RawOptions {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawOptions, A::Error> {
-                let mut options: Vec<Choice> = Vec::new();
+                let mut options: Vec<ProductOption> = Vec::new();
                 while let Some((name, values)) = map.next_entry::<Box<str>, Option<Vec<RawValue>>>()? {
                     let Some(values) = values else { continue };
                     let name = name.to_lowercase().into_boxed_str();
                     let values =
                         values.iter().map(|v| v.value.trim().replace('/', " | ").to_lowercase().into()).collect();
-                    // The last list under a name counts, at the place of the first.
+                    // The last list under a name counts, at the position of the first.
                     match options.iter_mut().find(|o| o.name == name) {
                         Some(earlier) => earlier.values = values,
-                        None => options.push(Choice { name, values }),
+                        None => options.push(ProductOption { name, values }),
                     }
                 }
                 Ok(RawOptions(options))
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prices_are_read_or_refused() {
+    fn prices_are_parsed_or_rejected() {
         let tag = |t: &str| read_price(Some(t)).map(|p| p.tag());
         assert_eq!(tag("").unwrap(), "$100.0");
         assert_eq!(tag("$5").unwrap(), "$5.0");

@@ -1,118 +1,121 @@
-//! Which shop, which goals, and how are they shown?
+//! Options of the WebShop environment.
 
 use super::{
     generator::{DEFAULT_PRODUCTS, generate},
     goals::GoalKind,
     official_files::{OfficialFiles, ReadOptions},
     shop::Shop,
-    splits::Split,
+    splits::GoalSplit,
 };
 use crate::{Error, OptionDoc, Result, Seed};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// The settings of a shop.
+/// Options of WebShop.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WebshopOptions {
-    /// Where the products come from.
-    pub catalogue: Source,
-    /// The folder of the official files; `$MAGE_DATA/webshop` when left out.
+    /// Source of the catalogue.
+    pub catalogue: CatalogueSource,
+    /// Directory of the official files; default `$MAGE_DATA/webshop`.
     pub data: Option<PathBuf>,
-    /// How many products: of a generated catalogue, or the first so many of an official one.
+    /// Number of products: of a generated catalogue, or the first entries of an official one.
     pub products: Option<usize>,
-    /// Decides a generated catalogue.
+    /// Seed of a generated catalogue.
     pub catalogue_seed: u64,
-    /// What to do with a product whose id has occurred.
-    pub duplicates: Duplicates,
-    /// Whose wishes.
+    /// Treatment of duplicate product ids.
+    pub duplicates: DuplicatePolicy,
+    /// Source of the instructions.
     pub goals: GoalKind,
-    /// Which part of the goals.
-    pub split: Split,
-    /// One goal, by its place in the original's shuffled list; drawn from the split when left out.
-    pub goal: Option<u32>,
-    /// The original's seed, which decides prices, limits and that list.
-    pub worker: u32,
-    /// How pages are shown.
-    pub observation: ObservationForm,
-    /// Whether product pages lead to their attributes.
+    /// Split of the goals.
+    pub split: GoalSplit,
+    /// Play only this goal of the original's shuffled list; default: sample from the split.
+    pub goal_index: Option<u32>,
+    /// Seed of the original, which determines prices, limits and the shuffled list.
+    pub goal_seed: u32,
+    /// Text format of pages.
+    pub observation: ObservationFormat,
+    /// Whether product pages link to the product's attributes.
     pub show_attributes: bool,
-    /// Reproduce the released code's fault: after a purchase the next episode is about another goal.
+    /// Reproduce a defect of the released code: after a purchase the next episode has another goal.
     pub faithful: bool,
 }
 
-/// Where products come from.
+/// Source of the catalogue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Source {
-    /// Made up from a seed.
+pub enum CatalogueSource {
+    /// The generator.
     #[default]
     Generated,
-    /// Read from the official files.
+    /// The official files.
     Official,
 }
 
-/// What to do with a product whose id has occurred.
+/// Treatment of duplicate product ids.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Duplicates {
-    /// Refuse the catalogue.
+pub enum DuplicatePolicy {
+    /// Return an error.
     #[default]
-    Refuse,
-    /// Keep the first, as the original does.
+    Error,
+    /// Keep the first product, as the original does.
     Skip,
 }
 
-/// How pages are shown.
+/// Text format of pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ObservationForm {
-    /// As MAGE does: without the goal, each part in quotes.
+pub enum ObservationFormat {
+    /// MAGE's format: without the goal, each text in quotes.
     #[default]
     Quoted,
-    /// The original's `text`.
+    /// The original's `text` format.
     Text,
-    /// The original's `text_rich`.
+    /// The original's `text_rich` format.
     TextRich,
 }
 
-/// What decides a shop, whatever is done in it.
+/// Key of a shop: the options that determine its catalogue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ShopKey {
     Generated { seed: u64, products: usize },
     Official { folder: PathBuf, read: ReadOptions },
 }
 
-/// A catalogue somebody asks to be made up may not be larger than the official one.
-const MOST_GENERATED: usize = 2_000_000;
+/// Maximum size of a generated catalogue; the official one is smaller.
+const MAX_GENERATED_PRODUCTS: usize = 2_000_000;
 
 impl WebshopOptions {
-    /// Which shop.
+    /// The key of the shop.
     pub(super) fn shop_key(&self) -> Result<ShopKey> {
         if self.products == Some(0) {
-            return Err(Error::invalid("option products", "a shop needs at least one product"));
+            return Err(Error::invalid("option products", "a catalogue needs at least one product"));
         }
-        if self.catalogue == Source::Generated {
+        if self.catalogue == CatalogueSource::Generated {
             let products = self.products.unwrap_or(DEFAULT_PRODUCTS);
-            if products > MOST_GENERATED {
-                return Err(Error::invalid("option products", format!("at most {MOST_GENERATED} can be made up")));
+            if products > MAX_GENERATED_PRODUCTS {
+                return Err(Error::invalid(
+                    "option products",
+                    format!("at most {MAX_GENERATED_PRODUCTS} products can be generated"),
+                ));
             }
             return Ok(ShopKey::Generated { seed: self.catalogue_seed, products });
         }
         let folder = data_folder(self.data.as_deref()).ok_or_else(|| {
             Error::invalid(
                 "option data",
-                "the official catalogue needs the folder of its files: set data=DIR, or MAGE_DATA to the folder above \
-                 `webshop`, or put them into data/webshop; catalogue=generated needs no files",
+                "the directory of the official catalogue is not set: set data=DIR, set MAGE_DATA to the directory that \
+                 contains webshop/, or create data/webshop; catalogue=generated needs no files",
             )
         })?;
-        let read = ReadOptions { limit: self.products, skip_duplicates: self.duplicates == Duplicates::Skip };
+        let read = ReadOptions { limit: self.products, skip_duplicates: self.duplicates == DuplicatePolicy::Skip };
         Ok(ShopKey::Official { folder, read })
     }
 }
 
 impl ShopKey {
-    /// Opens the shop.
+    /// Builds the shop.
     pub(super) fn open(&self) -> Result<Shop> {
         match self {
             ShopKey::Generated { seed, products } => Shop::new(generate(Seed::new(*seed), *products)),
@@ -121,40 +124,40 @@ impl ShopKey {
     }
 }
 
-/// The folder of the official files: the one named, else `$MAGE_DATA/webshop`, else `data/webshop` where that exists.
-pub(super) fn data_folder(named: Option<&Path>) -> Option<PathBuf> {
+/// Directory of the official files: `path` if given, else `$MAGE_DATA/webshop`, else `data/webshop` if it exists.
+pub(super) fn data_folder(path: Option<&Path>) -> Option<PathBuf> {
     let from_environment = || std::env::var_os("MAGE_DATA").map(|d| Path::new(&d).join("webshop"));
     let here = || Some(Path::new("data/webshop").to_owned()).filter(|folder| folder.is_dir());
-    named.map(Path::to_owned).or_else(from_environment).or_else(here)
+    path.map(Path::to_owned).or_else(from_environment).or_else(here)
 }
 
-/// What tools print about the settings.
+/// Documentation of each option.
 pub(super) fn docs() -> Vec<OptionDoc> {
     let doc = OptionDoc::new;
     vec![
+        doc("catalogue", "generated (default) | official", "generated products, or WebShop's files"),
+        doc("data", "a directory ($MAGE_DATA/webshop, data/webshop)", "directory of WebShop's files"),
+        doc("products", "a count (1000, or all)", "number of products"),
+        doc("catalogue_seed", "an integer (0)", "seed of a generated catalogue"),
+        doc("duplicates", "error (default) | skip", "treatment of duplicate product ids"),
         doc(
-            "catalogue",
-            "generated (default) | official",
-            "products made up from a seed, or read from WebShop's files",
+            "goals",
+            "synthetic (default) | human",
+            "synthetic instructions, or written by people (official files only)",
         ),
-        doc("data", "a folder ($MAGE_DATA/webshop, data/webshop)", "where WebShop's files are"),
-        doc("products", "a number (1000, or all)", "how many products"),
-        doc("catalogue_seed", "a number (0)", "decides a generated catalogue"),
-        doc("duplicates", "refuse (default) | skip", "what to do with a product whose id has occurred"),
-        doc("goals", "synthetic (default) | human", "wishes made by rule, or written by people (official files only)"),
-        doc("split", "train | in-domain | out-of-domain | reference-train | reference-validation", "which goals"),
-        doc("goal", "a number", "one goal: its place in the original's list at seed `worker`"),
         doc(
-            "worker",
-            "a number (0)",
-            "the original's seed: decides prices in ranges, price limits and its list of goals",
+            "split",
+            "train | in-domain | out-of-domain | reference-train | reference-validation",
+            "split of the goals",
         ),
-        doc("observation", "quoted (default) | text | text_rich", "pages as MAGE shows them, or as WebShop does"),
-        doc("show_attributes", "false (default) | true", "product pages lead to a page of their attributes"),
+        doc("goal_index", "an index", "play only this goal of the original's shuffled list for `goal_seed`"),
         doc(
-            "faithful",
-            "false (default) | true",
-            "after a purchase the next episode is about another goal, as released",
+            "goal_seed",
+            "an integer (0)",
+            "seed of the original: determines prices in ranges, price limits and the order of its goals",
         ),
+        doc("observation", "quoted (default) | text | text_rich", "text format of pages: MAGE's, or WebShop's"),
+        doc("show_attributes", "false (default) | true", "product pages link to a page of their attributes"),
+        doc("faithful", "false (default) | true", "after a purchase the next episode has another goal, as released"),
     ]
 }

@@ -1,68 +1,68 @@
-//! What stands on the page?
+//! Pages and their text formats.
 //!
-//! The original renders HTML and turns it back into text; here a page is the list of its visible texts in order, from which
-//! both of its text forms are made: `text`, the texts joined by ` [SEP] `, and `text_rich`, one a line with buttons marked.
+//! The original renders HTML and converts it back to text. Here a page is the list of its visible texts, from which both
+//! formats are rendered: `text`, joined by ` [SEP] `, and `text_rich`, one text per line with buttons marked.
 
 use super::{
     catalogue::Product,
     python_format,
-    session::{Place, Session, SubPage},
+    session::{Page, Session, SubPage},
     shop::Shop,
 };
 use std::borrow::Cow;
 
-/// What separates the texts of a page.
+/// Separator of the texts of a page.
 pub const SEPARATOR: &str = " [SEP] ";
 
-/// How many products a results page shows.
+/// Products per results page.
 pub(super) const PRODUCTS_PER_PAGE: usize = 10;
 
-/// One visible text.
+/// A visible text of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Field<'a> {
+pub(super) struct PageField<'a> {
     text: Cow<'a, str>,
-    kind: Kind,
+    kind: FieldKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum FieldKind {
     Plain,
     Button,
-    /// An option's value; chosen ones are marked.
+    /// An option value; chosen values are marked.
     Value {
         chosen: bool,
     },
-    /// A product's id; those looked at are marked.
+    /// A product id; visited products are marked.
     Link {
         visited: bool,
     },
 }
 
-/// The texts of the page a session is on.
-pub(super) fn fields<'a>(shop: &'a Shop, session: &'a Session) -> Vec<Field<'a>> {
-    let mut page = Page(Vec::with_capacity(40));
+/// The visible texts of the session's page.
+pub(super) fn page_fields<'a>(shop: &'a Shop, session: &'a Session) -> Vec<PageField<'a>> {
+    let mut page = PageBuilder(Vec::with_capacity(40));
     let goal = session.goal.text.as_str();
-    match session.place {
-        Place::Index => {
+    match session.page {
+        Page::Index => {
             page.plain("WebShop");
             page.plain("Instruction: ");
             page.plain(goal);
             page.button("Search");
         }
-        Place::Results => page.results(shop, session, goal),
-        Place::Item => page.item(shop, session, goal),
-        Place::Sub(sub) => page.sub(shop, session, goal, sub),
-        Place::Done => page.done(shop, session),
+        Page::Results => page.results(shop, session, goal),
+        Page::Item => page.item(shop, session, goal),
+        Page::Sub(sub) => page.sub(shop, session, goal, sub),
+        Page::Done => page.done(shop, session),
     }
     page.0
 }
 
-struct Page<'a>(Vec<Field<'a>>);
+struct PageBuilder<'a>(Vec<PageField<'a>>);
 
-impl<'a> Page<'a> {
-    /// Adds a text as the original's HTML parser gives it back: nothing for the empty text, blanks with a line break in
-    /// them vanish, other blanks become one.
-    fn add(&mut self, text: impl Into<Cow<'a, str>>, kind: Kind) {
+impl<'a> PageBuilder<'a> {
+    /// Adds a text as the original's HTML parser returns it: empty text and white space with a line break are dropped, other
+    /// white space becomes one space.
+    fn add(&mut self, text: impl Into<Cow<'a, str>>, kind: FieldKind) {
         let text = text.into();
         if text.is_empty() {
             return;
@@ -70,17 +70,17 @@ impl<'a> Page<'a> {
         let blank = text.bytes().all(|b| matches!(b, b' ' | b'\n' | b'\t' | b'\x0c' | b'\r'));
         match blank {
             true if text.contains('\n') => {}
-            true => self.0.push(Field { text: Cow::Borrowed(" "), kind }),
-            false => self.0.push(Field { text, kind }),
+            true => self.0.push(PageField { text: Cow::Borrowed(" "), kind }),
+            false => self.0.push(PageField { text, kind }),
         }
     }
 
     fn plain(&mut self, text: impl Into<Cow<'a, str>>) {
-        self.add(text, Kind::Plain);
+        self.add(text, FieldKind::Plain);
     }
 
     fn button(&mut self, text: &'static str) {
-        self.add(text, Kind::Button);
+        self.add(text, FieldKind::Button);
     }
 
     fn head(&mut self, goal: &'a str) {
@@ -100,7 +100,7 @@ impl<'a> Page<'a> {
         for number in session.shown_results() {
             let product = shop.catalogue().product(*number);
             let visited = session.visited.contains(number);
-            self.add(&*product.asin, Kind::Link { visited });
+            self.add(&*product.asin, FieldKind::Link { visited });
             self.plain(&*product.title);
             self.plain(product.price.tag());
         }
@@ -110,13 +110,13 @@ impl<'a> Page<'a> {
         let Some(product) = session.product_on_page(shop) else { return };
         self.head(goal);
         self.button("< Prev");
-        // The original looks for the quoted value anywhere in the page's address, where quotes are rare.
-        let address = Some(session.item_address()).filter(|address| address.contains('"'));
+        // The original searches for the quoted value anywhere in the page's URL, which rarely contains quotes.
+        let address = Some(session.item_url()).filter(|address| address.contains('"'));
         for option in &product.options {
             self.plain(&*option.name);
             for value in &option.values {
                 let chosen = address.as_ref().is_some_and(|address| address.contains(&format!("\"{value}\"")));
-                self.add(&**value, Kind::Value { chosen });
+                self.add(&**value, FieldKind::Value { chosen });
             }
         }
         self.plain(&*product.title);
@@ -147,10 +147,10 @@ impl<'a> Page<'a> {
         product.attributes.iter().for_each(|a| self.plain(format!(" {a}")));
         self.plain(&*product.category);
         self.plain(&*product.query);
-        self.plain(&*product.shelf);
+        self.plain(&*product.product_category);
     }
 
-    /// The closing page, hidden parts included; most of what it would show is not given to it.
+    /// The confirmation page, hidden parts included. The original passes it few of the values it displays.
     fn done(&mut self, shop: &'a Shop, session: &'a Session) {
         for text in ["Thank you for shopping with us!", "Your code: ", "None", " (Paste it in your MTurk interface.)"] {
             self.plain(text);
@@ -181,8 +181,8 @@ impl<'a> Page<'a> {
     }
 }
 
-/// The page in the form `text`.
-pub(super) fn text(fields: &[Field<'_>]) -> String {
+/// The page in format `text`.
+pub(super) fn text(fields: &[PageField<'_>]) -> String {
     let mut out = String::with_capacity(fields.iter().map(|f| f.text.len() + SEPARATOR.len()).sum());
     for (i, field) in fields.iter().enumerate() {
         if i > 0 {
@@ -193,9 +193,9 @@ pub(super) fn text(fields: &[Field<'_>]) -> String {
     out
 }
 
-/// The page as MAGE's environment shows it: `text` without everything up to the goal, each part in quotes.
-pub(super) fn quoted(fields: &[Field<'_>], goal: &str) -> String {
-    // A goal's own separator would split it, and then it is not found.
+/// The page as MAGE's environment shows it: format `text` without everything up to the goal, each text in quotes.
+pub(super) fn quoted(fields: &[PageField<'_>], goal: &str) -> String {
+    // A goal that contains the separator is split and not found.
     let Some(at) = fields.iter().position(|f| f.text.trim() == goal.trim()) else { return text(fields) };
     let mut out = String::new();
     for (i, field) in fields[at + 1..].iter().enumerate() {
@@ -209,36 +209,36 @@ pub(super) fn quoted(fields: &[Field<'_>], goal: &str) -> String {
     out
 }
 
-/// The page in the form `text_rich`.
-pub(super) fn text_rich(fields: &[Field<'_>]) -> String {
+/// The page in format `text_rich`.
+pub(super) fn text_rich(fields: &[PageField<'_>]) -> String {
     let mut clicked = String::new();
     let mut out = String::new();
-    for Field { text, kind } in fields {
+    for PageField { text, kind } in fields {
         match kind {
-            Kind::Plain => out.push_str(text),
-            Kind::Button => out.push_str(&format!("[button] {text} [button_]")),
-            Kind::Value { chosen: false } => out.push_str(&format!("  [button] {text} [button_]")),
-            Kind::Value { chosen: true } => {
+            FieldKind::Plain => out.push_str(text),
+            FieldKind::Button => out.push_str(&format!("[button] {text} [button_]")),
+            FieldKind::Value { chosen: false } => out.push_str(&format!("  [button] {text} [button_]")),
+            FieldKind::Value { chosen: true } => {
                 out.push_str(&format!("  [clicked button] {text} [clicked button_]"));
                 clicked.insert_str(0, &format!("You have clicked {text}.\n"));
             }
-            Kind::Link { visited: false } => out.push_str(&format!("\n[button] {text} [button_]")),
-            Kind::Link { visited: true } => out.push_str(&format!("\n[clicked button] {text} [clicked button_]")),
+            FieldKind::Link { visited: false } => out.push_str(&format!("\n[button] {text} [button_]")),
+            FieldKind::Link { visited: true } => out.push_str(&format!("\n[clicked button] {text} [clicked button_]")),
         }
         out.push('\n');
     }
     clicked + &out
 }
 
-/// What can be clicked: buttons in order, then products, then option values, each name once.
+/// Clickable names: buttons in order, then products, then option values, without duplicates.
 pub(super) fn clickables(shop: &Shop, session: &Session) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
-    let fields = fields(shop, session);
+    let fields = page_fields(shop, session);
     let of_kind =
-        |wanted: fn(&Kind) -> bool| fields.iter().filter(move |f| wanted(&f.kind)).map(|f| f.text.to_lowercase());
-    names.extend(of_kind(|k| *k == Kind::Button));
-    names.extend(of_kind(|k| matches!(k, Kind::Link { .. })));
-    if session.place == Place::Item {
+        |wanted: fn(&FieldKind) -> bool| fields.iter().filter(move |f| wanted(&f.kind)).map(|f| f.text.to_lowercase());
+    names.extend(of_kind(|k| *k == FieldKind::Button));
+    names.extend(of_kind(|k| matches!(k, FieldKind::Link { .. })));
+    if session.page == Page::Item {
         let options = session.product_on_page(shop).map_or(&[][..], |p| &p.options);
         names.extend(options.iter().flat_map(|o| &o.values).map(ToString::to_string));
     }

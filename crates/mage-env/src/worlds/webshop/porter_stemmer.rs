@@ -1,15 +1,15 @@
-//! What is left of a word without its endings?
+//! Porter stemmer.
 //!
-//! Porter's algorithm of 1980 with the two rules its author changed later (*-bli* becomes *-ble*, *-logi* becomes *-log*):
-//! the stemmer of Lucene's English analysis. It works on bytes; every byte that is not an ASCII vowel counts as a
-//! consonant, and a run of consonants counts once, so letters beyond ASCII do no harm.
+//! Porter's algorithm (1980) with the author's two later changes (*-bli* becomes *-ble*, *-logi* becomes *-log*), as in
+//! Lucene's English analysis. It operates on bytes: every byte that is not an ASCII vowel is a consonant, and a run of
+//! consonants counts once, so non-ASCII letters are handled correctly.
 
 /// Reduces a lower-case word to its stem, in place. Words of fewer than three letters stay as they are.
 pub(super) fn stem(word: &mut String) {
     if word.len() < 3 || word.chars().take(3).count() < 3 {
         return;
     }
-    let mut w = Word(std::mem::take(word).into_bytes());
+    let mut w = StemBuffer(std::mem::take(word).into_bytes());
     w.plurals();
     w.past_and_progressive();
     w.final_y();
@@ -17,15 +17,15 @@ pub(super) fn stem(word: &mut String) {
     w.replace_suffix(STEP_3);
     w.residual_suffix();
     w.final_e();
-    *word = String::from_utf8(w.0).expect("only ASCII endings were replaced");
+    *word = String::from_utf8(w.0).expect("only ASCII suffixes are replaced");
 }
 
-struct Word(Vec<u8>);
+struct StemBuffer(Vec<u8>);
 
-/// Suffixes, each with what replaces it; of those that share an ending the longer stands first.
-type Rules = &'static [(&'static str, &'static str)];
+/// Suffixes with their replacements; of suffixes that share an ending the longer comes first.
+type SuffixRules = &'static [(&'static str, &'static str)];
 
-const STEP_2: Rules = &[
+const STEP_2: SuffixRules = &[
     ("ational", "ate"),
     ("tional", "tion"),
     ("enci", "ence"),
@@ -49,7 +49,7 @@ const STEP_2: Rules = &[
     ("logi", "log"),
 ];
 
-const STEP_3: Rules =
+const STEP_3: SuffixRules =
     &[("icate", "ic"), ("ative", ""), ("alize", "al"), ("iciti", "ic"), ("ical", "ic"), ("ful", ""), ("ness", "")];
 
 const STEP_4: [&str; 19] = [
@@ -57,7 +57,7 @@ const STEP_4: [&str; 19] = [
     "ous", "ive", "ize",
 ];
 
-impl Word {
+impl StemBuffer {
     fn is_consonant(&self, i: usize) -> bool {
         match self.0[i] {
             b'a' | b'e' | b'i' | b'o' | b'u' => false,
@@ -66,7 +66,7 @@ impl Word {
         }
     }
 
-    /// How often a vowel is followed by a consonant within the first `len` letters: Porter's *m*.
+    /// Porter's measure *m*: the number of vowel-consonant transitions in the first `len` bytes.
     fn measure(&self, len: usize) -> usize {
         let mut after_vowel = false;
         let mut m = 0;
@@ -87,7 +87,7 @@ impl Word {
         n >= 2 && self.0[n - 1] == self.0[n - 2] && self.is_consonant(n - 1)
     }
 
-    /// Consonant, vowel, consonant at the end of the first `len` letters, the last one not w, x or y.
+    /// Whether the first `len` bytes end in consonant, vowel, consonant, where the last is not w, x or y.
     fn ends_in_short_syllable(&self, len: usize) -> bool {
         len >= 3
             && self.is_consonant(len - 1)
@@ -142,8 +142,8 @@ impl Word {
         }
     }
 
-    /// Replaces the first suffix of the list that the word ends in, if what stands before it measures anything.
-    fn replace_suffix(&mut self, rules: Rules) {
+    /// Replaces the first suffix of the list that the word ends in, if the stem before it has a positive measure.
+    fn replace_suffix(&mut self, rules: SuffixRules) {
         let found = rules.iter().find_map(|(suffix, ending)| Some((self.without(suffix)?, ending)));
         if let Some((at, ending)) = found.filter(|(at, _)| self.measure(*at) > 0) {
             self.replace_from(at, ending);
@@ -153,7 +153,7 @@ impl Word {
     fn residual_suffix(&mut self) {
         let found = STEP_4.iter().find_map(|suffix| {
             let at = self.without(suffix)?;
-            // "ion" goes only after s or t; otherwise the search goes on, but nothing else ends so.
+            // "ion" is removed only after s or t; no other suffix of the list matches such a word.
             (*suffix != "ion" || (at > 0 && matches!(self.0[at - 1], b's' | b't'))).then_some(at)
         });
         if let Some(at) = found.filter(|at| self.measure(*at) > 1) {
@@ -179,7 +179,7 @@ mod tests {
     use super::stem;
 
     #[test]
-    fn the_examples_of_the_paper() {
+    fn stems_equal_the_examples_of_the_paper() {
         let pairs = "caresses caress ponies poni ties ti caress caress cats cat feed feed agreed agre plastered plaster \
             bled bled motoring motor sing sing conflated conflat troubled troubl sized size hopping hop tanned tan \
             falling fall hissing hiss fizzed fizz failing fail filing file happy happi sky sky relational relat \
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn short_and_foreign_words_stay_whole() {
+    fn short_words_are_unchanged_and_non_ascii_words_are_stemmed() {
         for (word, expected) in
             [("as", "as"), ("es", "es"), ("éa", "éa"), ("cafés", "café"), ("18x18", "18x18"), ("日本s", "日本")]
         {

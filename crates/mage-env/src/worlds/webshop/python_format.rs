@@ -1,15 +1,15 @@
-//! How would Python have printed it?
+//! Python's formatting of numbers, strings and dictionaries.
 //!
-//! Prices, scores and chosen options reach the page through Python's own formatting, and options of synthetic goals are
-//! compared in the form Python prints a pair in.
+//! Pages contain prices, scores and chosen options as Python formats them, and options of synthetic goals are compared as
+//! printed pairs.
 
 use std::fmt::Write;
 use unicode_properties::{GeneralCategoryGroup, UnicodeGeneralCategory};
 
-/// `str(x)` of a float: the shortest digits that read back the same, with `.0` for whole numbers.
+/// `str(x)` of a float: the shortest digits that round-trip, with `.0` for integral values.
 pub(super) fn float(x: f64) -> String {
-    let size = x.abs();
-    if x == 0.0 || !x.is_finite() || (1e-4..1e16).contains(&size) {
+    let magnitude = x.abs();
+    if x == 0.0 || !x.is_finite() || (1e-4..1e16).contains(&magnitude) {
         return format!("{x:?}");
     }
     let scientific = format!("{x:e}");
@@ -56,7 +56,7 @@ fn is_printable(c: char) -> bool {
     }
 }
 
-/// `json.dumps` of a dictionary of texts, with its default separators and everything beyond ASCII escaped.
+/// `json.dumps` of a dictionary of strings, with default separators and non-ASCII characters escaped.
 pub(super) fn json<'a>(entries: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
     let mut out = String::from("{");
     for (i, (key, value)) in entries.into_iter().enumerate() {
@@ -93,12 +93,12 @@ fn json_text(text: &str, out: &mut String) {
     out.push('"');
 }
 
-/// Jinja's `tojson`: JSON with what HTML could misread escaped too.
+/// Jinja's `tojson`: JSON with HTML special characters escaped.
 pub(super) fn html_safe(json: &str) -> String {
     json.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026").replace('\'', "\\u0027")
 }
 
-/// Rounds halves to the even neighbour, as `round` does.
+/// `round(x)`: ties round to even.
 pub(super) fn round(x: f64) -> i64 {
     x.round_ties_even() as i64
 }
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn floats() {
+    fn floats_equal_str() {
         let cases = [
             (100.0, "100.0"),
             (109.99, "109.99"),
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn texts() {
+    fn strings_equal_repr() {
         assert_eq!(repr("navy blue"), "'navy blue'");
         assert_eq!(repr("18''x18''"), "\"18''x18''\"");
         assert_eq!(repr("5'9\" \\"), "'5\\'9\" \\\\'");
@@ -135,14 +135,14 @@ mod tests {
     }
 
     #[test]
-    fn dictionaries() {
+    fn dictionaries_equal_json_dumps_and_tojson() {
         let text = json([("color", "a & b's \"x\""), ("größe", "😀")]);
         assert_eq!(text, r#"{"color": "a & b's \"x\"", "gr\u00f6\u00dfe": "\ud83d\ude00"}"#);
         assert_eq!(html_safe(&json([("c", "a & b's <x>")])), r#"{"c": "a \u0026 b\u0027s \u003cx\u003e"}"#);
     }
 
     #[test]
-    fn halves_go_to_the_even_side() {
+    fn ties_round_to_even() {
         assert_eq!([round(84.5), round(85.5), round(85.4)], [84, 86, 85]);
     }
 }

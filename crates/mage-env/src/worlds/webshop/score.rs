@@ -1,112 +1,122 @@
-//! How well does a purchase meet a goal?
+//! Scoring of purchases.
 //!
-//! The score is the share of attributes, options and price met, times a factor for whether it is the right kind of thing at
-//! all. Quirks of the original that decide scores are kept: colours are reduced to the first colour word found inside
-//! them, and a named option of a synthetic goal is compared in the form Python prints a pair in, name included.
+//! The score is the fraction of requested attributes, options and price that the purchase meets, times a product type factor.
+//! Quirks of the original are reproduced: a text that contains a color word is reduced to that word, and an option of a
+//! synthetic goal is compared as Python prints the pair of name and value.
 
 use super::{
     catalogue::Product,
-    goals::{Goal, GoalOptions},
+    goals::{GoalOptions, ShoppingGoal},
     nouns::nouns,
     python_format,
     token_set_ratio::token_set_ratio,
 };
 use std::{borrow::Cow, collections::HashSet};
 
-/// Two texts alike by more than this are taken for the same.
-const ALIKE: i64 = 85;
+/// Texts with a larger `token_set_ratio` match.
+const MATCH_THRESHOLD: i64 = 85;
 
-/// A purchase's score and what it is made of.
+/// Score of a purchase and its parts.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Score {
-    /// From 0 to 1; 1 is a perfect purchase.
+pub struct PurchaseScore {
+    /// Total from 0 to 1; 1 is a perfect purchase.
     pub total: f64,
-    /// The share of attributes met.
+    /// Fraction of requested attributes met (`r_att`).
     pub attributes: f64,
-    /// The share of options met; `None` where none are asked for.
+    /// Fraction of requested options met (`r_option`); `None` if none are requested.
     pub options: Option<f64>,
-    /// Whether the price is within the limit.
+    /// Whether the price is within the limit (`r_price`).
     pub price: bool,
-    /// The right kind of thing: 1, 0.5, 0.1 or 0.
-    pub kind: f64,
-    /// Whether both come from the same search.
-    pub same_query: bool,
-    /// Whether they share at least two shelves.
-    pub same_shelf: bool,
-    /// The share of the wanted title's nouns that the bought title has.
+    /// Product type factor (`r_type`): 1, 0.5, 0.1 or 0.
+    pub product_type: f64,
+    /// Whether both products have the same query.
+    pub query_match: bool,
+    /// Whether their category paths share at least two categories.
+    pub category_match: bool,
+    /// Fraction of the target title's nouns in the purchased title.
     pub title: f64,
 }
 
-/// Scores the purchase of `bought` at `price` with the chosen option values.
+/// Scores the purchase of `bought` at `price` with the chosen option values; `wanted` is the target product.
 pub fn score<'v>(
-    goal: &Goal,
+    goal: &ShoppingGoal,
     wanted: &Product,
     bought: &Product,
     price: f64,
     chosen: impl IntoIterator<Item = &'v str>,
-) -> Score {
+) -> PurchaseScore {
     let chosen: Vec<&str> = chosen.into_iter().collect();
     let attribute_hits = goal.attributes.iter().filter(|a| has_attribute(bought, a)).count();
     let option_hits = option_hits(&goal.options, &chosen);
-    let within = price <= goal.price_limit;
-    let (asked, options) = (goal.attributes.len(), goal.options.len());
-    let met = attribute_hits + option_hits + usize::from(within);
-    let mut score = kind_of(wanted, bought);
-    score.attributes = attribute_hits as f64 / asked.max(1) as f64;
+    let price_met = price <= goal.price_limit;
+    let (num_attributes, options) = (goal.attributes.len(), goal.options.len());
+    let met = attribute_hits + option_hits + usize::from(price_met);
+    let mut score = type_score(wanted, bought);
+    score.attributes = attribute_hits as f64 / num_attributes.max(1) as f64;
     score.options = (options > 0).then(|| option_hits as f64 / options as f64);
-    score.price = within;
-    score.total = met as f64 / (asked + options + 1) as f64 * score.kind;
+    score.price = price_met;
+    score.total = met as f64 / (num_attributes + options + 1) as f64 * score.product_type;
     score
 }
 
-/// Attributes are looked for in the product's own, else in its texts.
+/// Whether the product's attributes or texts contain the attribute.
 fn has_attribute(product: &Product, wanted: &str) -> bool {
-    product.attributes.iter().any(|a| token_set_ratio(a, wanted) > ALIKE)
+    product.attributes.iter().any(|a| token_set_ratio(a, wanted) > MATCH_THRESHOLD)
         || product.title.to_lowercase().contains(wanted)
         || product.bullets.join(" ").to_lowercase().contains(wanted)
         || product.description.to_lowercase().contains(wanted)
 }
 
 fn option_hits(wanted: &GoalOptions, chosen: &[&str]) -> usize {
-    let chosen: Vec<&str> = chosen.iter().map(|c| reduced(c)).collect();
-    let met = |wanted: &str| chosen.iter().any(|c| token_set_ratio(c, wanted) > ALIKE);
+    let chosen: Vec<&str> = chosen.iter().map(|c| normalize_color(c)).collect();
+    let met = |wanted: &str| chosen.iter().any(|c| token_set_ratio(c, wanted) > MATCH_THRESHOLD);
     match wanted {
-        GoalOptions::Pairs(pairs) => pairs.iter().filter(|(name, value)| met(&reduced_pair(name, value))).count(),
-        GoalOptions::Values(values) => values.iter().filter(|v| met(reduced(v))).count(),
+        GoalOptions::Pairs(pairs) => pairs.iter().filter(|(name, value)| met(&normalize_option(name, value))).count(),
+        GoalOptions::Values(values) => values.iter().filter(|v| met(normalize_color(v))).count(),
     }
 }
 
-/// Whether choosing `value` meets a wanted pair, or a wanted value without a name.
-pub(super) fn meets(name: Option<&str>, wanted: &str, value: &str) -> bool {
-    let wanted = name.map_or(Cow::Borrowed(reduced(wanted)), |name| reduced_pair(name, wanted));
-    token_set_ratio(reduced(value), &wanted) > ALIKE
+/// Whether choosing `value` meets a requested option; human goals have no option name.
+pub(super) fn option_matches(name: Option<&str>, wanted: &str, value: &str) -> bool {
+    let wanted = name.map_or(Cow::Borrowed(normalize_color(wanted)), |name| normalize_option(name, wanted));
+    token_set_ratio(normalize_color(value), &wanted) > MATCH_THRESHOLD
 }
 
-/// The first colour of the list that occurs anywhere in the text, else the text itself.
-fn reduced(text: &str) -> &str {
-    COLOURS.iter().find(|c| text.contains(**c)).map_or(text, |c| c)
+/// The first color of the list that occurs anywhere in the text, else the text itself.
+fn normalize_color(text: &str) -> &str {
+    COLORS.iter().find(|c| text.contains(**c)).map_or(text, |c| c)
 }
 
-/// The first colour of the list that is the name or the value, else the pair as Python prints it.
-fn reduced_pair(name: &str, value: &str) -> Cow<'static, str> {
-    match COLOURS.iter().find(|c| **c == name || **c == value) {
-        Some(colour) => Cow::Borrowed(colour),
+/// The first color of the list that equals the name or the value, else the pair as Python prints it.
+fn normalize_option(name: &str, value: &str) -> Cow<'static, str> {
+    match COLORS.iter().find(|c| **c == name || **c == value) {
+        Some(color) => Cow::Borrowed(color),
         None => Cow::Owned(format!("({}, {})", python_format::repr(name), python_format::repr(value))),
     }
 }
 
-fn kind_of(wanted: &Product, bought: &Product) -> Score {
-    let same_query = wanted.query == bought.query;
-    let shelves = |p: &'_ Product| -> HashSet<String> { p.shelf.split('›').map(|s| s.trim().to_owned()).collect() };
-    let same_shelf = shelves(wanted).intersection(&shelves(bought)).count() >= 2;
+fn type_score(wanted: &Product, bought: &Product) -> PurchaseScore {
+    let query_match = wanted.query == bought.query;
+    let categories =
+        |p: &'_ Product| -> HashSet<String> { p.product_category.split('›').map(|s| s.trim().to_owned()).collect() };
+    let category_match = categories(wanted).intersection(&categories(bought)).count() >= 2;
     let title = title_score(&wanted.title, &bought.title);
-    let kind = match title {
+    let product_type = match title {
         0.0 => 0.0,
         t if t < 0.1 => 0.1,
-        t if same_query || same_shelf || t > 0.2 => 1.0,
+        t if query_match || category_match || t > 0.2 => 1.0,
         _ => 0.5,
     };
-    Score { total: 0.0, attributes: 0.0, options: None, price: false, kind, same_query, same_shelf, title }
+    PurchaseScore {
+        total: 0.0,
+        attributes: 0.0,
+        options: None,
+        price: false,
+        product_type,
+        query_match,
+        category_match,
+        title,
+    }
 }
 
 fn title_score(wanted: &str, bought: &str) -> f64 {
@@ -119,8 +129,8 @@ fn title_score(wanted: &str, bought: &str) -> f64 {
     shared.len() as f64 / wanted.len() as f64
 }
 
-/// The original's colour words, in its order.
-const COLOURS: [&str; 102] = [
+/// The original's color words, in its order.
+const COLORS: [&str; 102] = [
     "alabaster",
     "apricot",
     "aqua",
@@ -231,51 +241,51 @@ mod tests {
     use crate::{Seed, webshop::generator::generate};
 
     #[test]
-    fn colours_are_reduced_to_the_first_of_the_list() {
-        assert_eq!(reduced("navy blue"), "blue");
-        assert_eq!(reduced("titanium"), "tan");
-        assert_eq!(reduced("36w x 32l"), "36w x 32l");
-        assert_eq!(reduced_pair("color", "red"), "red");
-        assert_eq!(reduced_pair("color", "navy blue"), "('color', 'navy blue')");
+    fn texts_are_reduced_to_the_first_color_of_the_list() {
+        assert_eq!(normalize_color("navy blue"), "blue");
+        assert_eq!(normalize_color("titanium"), "tan");
+        assert_eq!(normalize_color("36w x 32l"), "36w x 32l");
+        assert_eq!(normalize_option("color", "red"), "red");
+        assert_eq!(normalize_option("color", "navy blue"), "('color', 'navy blue')");
     }
 
     #[test]
-    fn named_options_are_met_by_their_value_but_not_where_a_colour_hides_in_it() {
-        assert!(meets(Some("color"), "navy blue", "navy blue"));
-        assert!(meets(Some("color"), "navy blue", "sky blue"), "both are blue to the original");
-        assert!(meets(Some("size"), "large", "large"));
-        assert!(meets(None, "black", "black1901"), "people name values alone");
-        assert!(!meets(Some("color"), "titanium", "titanium"), "it is taken for tan, and then not found");
+    fn named_options_match_their_value_unless_it_contains_a_color_word() {
+        assert!(option_matches(Some("color"), "navy blue", "navy blue"));
+        assert!(option_matches(Some("color"), "navy blue", "sky blue"), "both reduce to blue in the original");
+        assert!(option_matches(Some("size"), "large", "large"));
+        assert!(option_matches(None, "black", "black1901"), "human goals state only values");
+        assert!(!option_matches(Some("color"), "titanium", "titanium"), "it reduces to tan, which does not match");
     }
 
     #[test]
-    fn the_right_thing_scores_one_and_parts_of_it_less() {
+    fn a_perfect_purchase_scores_one_and_partial_matches_less() {
         let catalogue = generate(Seed::new(1), 200);
-        let wanted = catalogue.products().iter().find(|p| p.wish.is_some() && p.options.len() == 2).unwrap();
-        let wish = wanted.wish.clone().unwrap();
+        let wanted = catalogue.products().iter().find(|p| p.instruction.is_some() && p.options.len() == 2).unwrap();
+        let instruction = wanted.instruction.clone().unwrap();
         let pair = |i: usize| (wanted.options[i].name.clone(), wanted.options[i].values[0].clone());
-        let goal = Goal {
+        let goal = ShoppingGoal {
             product: 0,
             text: String::new(),
-            attributes: wish.attributes.clone(),
+            attributes: instruction.attributes.clone(),
             options: GoalOptions::Pairs(vec![pair(0), pair(1)]),
             price_limit: 50.0,
         };
         let buy = |price, chosen: &[&str]| score(&goal, wanted, wanted, price, chosen.iter().copied());
         let (first, second) = (&*wanted.options[0].values[0], &*wanted.options[1].values[0]);
         assert_eq!(buy(50.0, &[first, second]).total, 1.0);
-        let parts = (wish.attributes.len() + 3) as f64;
+        let parts = (instruction.attributes.len() + 3) as f64;
         assert_eq!(buy(50.01, &[first, second]).total, (parts - 1.0) / parts);
         let none = buy(1.0, &[]);
         assert_eq!((none.options, none.total), (Some(0.0), (parts - 2.0) / parts));
         let other = Product {
             title: "Zebra".into(),
             query: "zoo".into(),
-            shelf: "Animals".into(),
+            product_category: "Animals".into(),
             attributes: vec![],
             ..wanted.clone()
         };
         let wrong = score(&goal, wanted, &other, 1.0, [first, second]);
-        assert_eq!((wrong.kind, wrong.total), (0.0, 0.0));
+        assert_eq!((wrong.product_type, wrong.total), (0.0, 0.0));
     }
 }

@@ -1,39 +1,44 @@
-//! Who shops by rule?
+//! Scripted agents.
 //!
-//! [`Told`] knows the goal's product and options and goes straight there: what is possible, and a source of demonstrations.
-//! [`Reader`] knows its prompt alone: it searches for the goal's own words, takes the affordable result whose title shares
-//! most with the goal, chooses the options the goal names, and buys. Its notes say where what it bought stood and how good it
-//! was: in later episodes it goes back to what was perfect, and passes over what was not.
+//! [`OracleShopper`] knows the target product and options and buys it directly: an upper bound and a source of expert play.
+//! [`HeuristicShopper`] knows only its prompt: it searches for the instruction, takes the affordable result whose title
+//! shares most terms with the goal, chooses the options that the goal names, and buys. Its reflections state the position and
+//! score of the purchase: later episodes repeat a perfect purchase and skip others.
 
 use super::{
     action,
     catalogue::Product,
-    compact::search_for,
-    goals::{Goal, GoalOptions},
+    compact::instruction_search,
+    goals::{GoalOptions, ShoppingGoal},
     page::PRODUCTS_PER_PAGE,
-    score::meets,
-    session::{Place, Session},
-    shop::{Seeded, Shop},
+    score::option_matches,
+    session::{Page, Session},
+    shop::{SeededGoals, Shop},
 };
 use crate::{PromptView, ScriptedAgent};
 use std::{cmp::Ordering, sync::Arc};
 
-/// Knows the goal, and goes there from wherever the visit has got to.
-pub(super) struct Told {
+/// Buys the target product from any state of the session.
+pub(super) struct OracleShopper {
     shop: Arc<Shop>,
-    seeded: Arc<Seeded>,
+    seeded: Arc<SeededGoals>,
     start: Session,
-    /// Searches that find the product, with the results page it is on; the one that has a word of its own first.
+    /// Searches that find the product, with its results page; the search that has a compact word comes first.
     searches: Vec<(usize, String)>,
 }
 
-impl Told {
-    /// A buyer for one goal.
-    pub(super) fn new(shop: Arc<Shop>, seeded: Arc<Seeded>, goal: Arc<Goal>, show_attributes: bool) -> Self {
+impl OracleShopper {
+    /// An agent for one goal.
+    pub(super) fn new(
+        shop: Arc<Shop>,
+        seeded: Arc<SeededGoals>,
+        goal: Arc<ShoppingGoal>,
+        show_attributes: bool,
+    ) -> Self {
         let product = shop.catalogue().product(goal.product);
         let searches = [
-            search_for(&goal),
-            // Brackets end an action.
+            instruction_search(&goal),
+            // Brackets would end the action.
             format!("search[{}]", product.title.replace(['\n', '[', ']'], " ").to_lowercase()),
             format!("search[<q> {}]", product.query),
         ];
@@ -42,36 +47,37 @@ impl Told {
             shop.search(words).iter().position(|p| *p == goal.product)
         };
         let searches = searches.into_iter().filter_map(|s| Some((rank(&s)? / PRODUCTS_PER_PAGE, s))).collect();
-        Told { shop, seeded, start: Session::new(goal, show_attributes), searches }
+        OracleShopper { shop, seeded, start: Session::new(goal, show_attributes), searches }
     }
 
-    /// The plainest search where one word is an action; else the shortest way, and of equal ones the plainest: what the
-    /// instruction says comes first, the shop's own category last.
+    /// The instruction search if actions are compact words; else the search with the lowest results page, and of equals the
+    /// instruction, then the title, then the listing of the product's query.
     fn search(&self, seen: &PromptView<'_>) -> Option<&str> {
-        let own = search_for(&self.start.goal);
-        let by_word = self.searches.first().filter(|(_, s)| *s == own && seen.legal.iter().any(|a| a == "SEARCH"));
-        by_word.or_else(|| self.searches.iter().min_by_key(|(page, _)| *page)).map(|(_, search)| search.as_str())
+        let instruction = instruction_search(&self.start.goal);
+        let compact =
+            self.searches.first().filter(|(_, s)| *s == instruction && seen.legal.iter().any(|a| a == "SEARCH"));
+        compact.or_else(|| self.searches.iter().min_by_key(|(page, _)| *page)).map(|(_, search)| search.as_str())
     }
 
-    /// What leads from a page towards the purchase.
-    fn next(&self, visit: &Session, seen: &PromptView<'_>) -> Option<String> {
-        let goal = &visit.goal;
+    /// The next action towards the purchase.
+    fn next(&self, session: &Session, seen: &PromptView<'_>) -> Option<String> {
+        let goal = &session.goal;
         let click = |name: &str| Some(format!("click[{name}]"));
-        match visit.place() {
-            Place::Done => None,
-            Place::Index => self.search(seen).map(str::to_owned),
-            Place::Sub(_) => click("< prev"),
-            Place::Item if visit.product() != Some(goal.product) => click("< prev"),
-            Place::Item => {
+        match session.page() {
+            Page::Done => None,
+            Page::Index => self.search(seen).map(str::to_owned),
+            Page::Sub(_) => click("< prev"),
+            Page::Item if session.product() != Some(goal.product) => click("< prev"),
+            Page::Item => {
                 let product = self.shop.catalogue().product(goal.product);
-                let chosen = |value: &str| visit.chosen.iter().any(|(_, v)| **v == *value);
+                let chosen = |value: &str| session.chosen.iter().any(|(_, v)| **v == *value);
                 let missing = values_to_choose(product, &goal.options).find(|v| !chosen(v));
                 missing.map_or_else(|| click("buy now"), click)
             }
-            Place::Results => {
-                let found = visit.results.iter().position(|p| *p == goal.product);
+            Page::Results => {
+                let found = session.results.iter().position(|p| *p == goal.product);
                 let page = found.map(|at| (at / PRODUCTS_PER_PAGE) as i64 + 1);
-                match page.map(|page| page.cmp(&visit.page_number)) {
+                match page.map(|page| page.cmp(&session.page_number)) {
                     None => click("back to search"),
                     Some(Ordering::Less) => click("< prev"),
                     Some(Ordering::Greater) => click("next >"),
@@ -82,7 +88,7 @@ impl Told {
     }
 }
 
-/// For each option asked for, the value itself or, where the shop's own rule would not count it, one that it does.
+/// For each requested option, its value or, if the scoring would not count that value, another one that counts.
 fn values_to_choose<'a>(product: &'a Product, wanted: &'a GoalOptions) -> impl Iterator<Item = &'a str> {
     let all: Vec<(Option<&str>, &str)> = match wanted {
         GoalOptions::Pairs(pairs) => pairs.iter().map(|(n, v)| (Some(&**n), &**v)).collect(),
@@ -90,18 +96,18 @@ fn values_to_choose<'a>(product: &'a Product, wanted: &'a GoalOptions) -> impl I
     };
     all.into_iter().filter_map(move |(name, value)| {
         let offered = product.options.iter().filter(|o| name.is_none_or(|n| *o.name == *n)).flat_map(|o| &o.values);
-        let exact = offered.clone().find(|v| ***v == *value && meets(name, value, v));
-        exact.or_else(|| offered.clone().find(|v| meets(name, value, v))).map(|v| &**v)
+        let exact = offered.clone().find(|v| ***v == *value && option_matches(name, value, v));
+        exact.or_else(|| offered.clone().find(|v| option_matches(name, value, v))).map(|v| &**v)
     })
 }
 
-impl ScriptedAgent for Told {
+impl ScriptedAgent for OracleShopper {
     fn act(&mut self, seen: &PromptView<'_>) -> String {
-        let mut visit = self.start.clone();
-        for action in seen.history.iter().filter_map(|a| action::read(a).ok()) {
-            visit.act(&self.shop, &self.seeded.draws, &action);
+        let mut session = self.start.clone();
+        for action in seen.done.iter().filter_map(|a| action::parse(a).ok()) {
+            session.act(&self.shop, &self.seeded.prices, &action);
         }
-        self.next(&visit, seen).or_else(|| seen.legal.first().cloned()).unwrap_or_default()
+        self.next(&session, seen).or_else(|| seen.legal.first().cloned()).unwrap_or_default()
     }
 
     fn reflect(&mut self, _finished: &str) -> String {
@@ -109,30 +115,32 @@ impl ScriptedAgent for Told {
     }
 }
 
-/// What a note on a perfect purchase begins with.
+/// Prefix of a reflection on a perfect purchase.
 const PERFECT: &str = "s10 ";
 
-/// Reads the page as a person in a hurry would.
-pub(super) struct Reader;
+/// Chooses by the compact observation alone.
+pub(super) struct HeuristicShopper;
 
-impl ScriptedAgent for Reader {
+impl ScriptedAgent for HeuristicShopper {
     fn act(&mut self, seen: &PromptView<'_>) -> String {
         let words: Vec<&str> = seen.observation.split(' ').collect();
         match words[0] {
             "index" => "SEARCH".to_owned(),
             "results" => {
-                let place_of = |note: &'_ String| note.split_once(' ').map(|(_, place)| place.to_owned());
-                let perfect = seen.memory.iter().find(|note| note.starts_with(PERFECT)).and_then(place_of);
-                if let Some(place) = perfect {
-                    let item = place.strip_prefix(words[1]).map(str::trim_start);
+                let location_of =
+                    |reflection: &'_ String| reflection.split_once(' ').map(|(_, location)| location.to_owned());
+                let perfect =
+                    seen.memory.iter().find(|reflection| reflection.starts_with(PERFECT)).and_then(location_of);
+                if let Some(location) = perfect {
+                    let item = location.strip_prefix(words[1]).map(str::trim_start);
                     return item.map_or_else(|| "NEXT".to_owned(), str::to_owned);
                 }
                 let tried = |item: usize| {
-                    let place = format!("{} I{}", words[1], item + 1);
-                    seen.memory.iter().any(|note| note.ends_with(&place))
+                    let location = format!("{} I{}", words[1], item + 1);
+                    seen.memory.iter().any(|reflection| reflection.ends_with(&location))
                 };
                 let offered = words[2..].chunks(2).enumerate().filter(|(i, pair)| pair[0] != "_" && !tried(*i));
-                // The best grade, and of equals the one found first; what is too dear only if there is nothing else.
+                // The best title match, and of equals the first result; too expensive products only as a last resort.
                 let best = offered.max_by_key(|(i, pair)| (pair[1] == "ok", pair[0], usize::MAX - i));
                 best.map_or_else(|| "NEXT".to_owned(), |(i, _)| format!("I{}", i + 1))
             }
@@ -144,7 +152,7 @@ impl ScriptedAgent for Reader {
         }
     }
 
-    /// How good it was, and where it stood.
+    /// Score and position of the purchase.
     fn reflect(&mut self, finished: &str) -> String {
         match finished.strip_prefix("done ") {
             Some(rest) => rest.split(' ').take(3).collect::<Vec<_>>().join(" "),

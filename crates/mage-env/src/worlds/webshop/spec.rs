@@ -1,14 +1,14 @@
-//! WebShop for the registry.
+//! Registration of the WebShop environment.
 
 use super::{
     compact, conformance,
     env::WebshopEnv,
-    goals::{Goal, GoalKind},
-    options::{self, ShopKey, Source, WebshopOptions},
-    scripted_agents::{Reader, Told},
+    goals::{GoalKind, ShoppingGoal},
+    options::{self, CatalogueSource, ShopKey, WebshopOptions},
+    scripted_agents::{HeuristicShopper, OracleShopper},
     session::Session,
-    shop::{Seeded, Shop},
-    splits::{Split, VALIDATION_GOALS, worker},
+    shop::{SeededGoals, Shop},
+    splits::{GoalSplit, VALIDATION_GOALS, reference_seed},
 };
 use crate::{
     Conformance, Env, EnvId, EnvInfo, EnvSpec, Error, OptionMap, Population, Result, ScriptedAgent,
@@ -20,41 +20,41 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// Sends buyers into shops.
+/// Creates WebShop environments.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WebshopSpec;
 
-/// The shops opened last.
-struct OpenShops(Mutex<Vec<(ShopKey, Arc<Shop>)>>);
+/// Cache of the most recently opened shops.
+struct ShopCache(Mutex<Vec<(ShopKey, Arc<Shop>)>>);
 
-/// Everybody in the process who shops in one shares its catalogue and index.
-static OPEN: OpenShops = OpenShops(Mutex::new(Vec::new()));
+/// Process-wide cache: all environments of a shop share its catalogue and index.
+static SHOP_CACHE: ShopCache = ShopCache(Mutex::new(Vec::new()));
 
-/// How many shops stay open at a time; one that is in use lives on without standing in the list.
-const MOST_OPEN: usize = 4;
+/// Maximum number of cached shops. An evicted shop lives as long as an environment uses it.
+const MAX_OPEN_SHOPS: usize = 4;
 
 const ID: EnvId = EnvId::new("webshop");
-const PLACE: &str = "options of webshop";
+const OPTIONS_CONTEXT: &str = "options of webshop";
 
-/// A shop and a goal.
-struct Errand {
+/// Shop, goal and options of a task.
+struct ShopTask {
     shop: Arc<Shop>,
-    seeded: Arc<Seeded>,
-    goal: Arc<Goal>,
+    seeded: Arc<SeededGoals>,
+    goal: Arc<ShoppingGoal>,
     options: WebshopOptions,
 }
 
-impl OpenShops {
-    /// The shop of these settings.
-    fn enter(&self, options: &WebshopOptions) -> Result<Arc<Shop>> {
+impl ShopCache {
+    /// The shop for these options.
+    fn get_or_open(&self, options: &WebshopOptions) -> Result<Arc<Shop>> {
         let key = options.shop_key()?;
-        // Held while opening, so that many who ask at once wait for one shop instead of opening many.
+        // Held while opening, so that concurrent callers share one shop instead of opening several.
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, shop)) = open.iter().find(|(k, _)| *k == key) {
             return Ok(Arc::clone(shop));
         }
         let shop = Arc::new(key.open()?);
-        if open.len() == MOST_OPEN {
+        if open.len() == MAX_OPEN_SHOPS {
             open.remove(0);
         }
         open.push((key, Arc::clone(&shop)));
@@ -62,54 +62,59 @@ impl OpenShops {
     }
 }
 
-/// Why a catalogue has no goals.
+/// Error that explains why a catalogue has no goals.
 fn no_goals(shop: &Shop, options: &WebshopOptions) -> Error {
     let products = shop.catalogue().products();
     let count = products.len();
     let problem = match (options.goals, options.catalogue) {
-        (GoalKind::Human, Source::Generated) => {
-            "nobody wrote wishes for generated products; set goals=synthetic, or catalogue=official".to_owned()
+        (GoalKind::Human, CatalogueSource::Generated) => {
+            "generated products have no instructions written by people; set goals=synthetic or catalogue=official"
+                .to_owned()
         }
-        (GoalKind::Human, Source::Official) if products.iter().all(|p| p.human_wishes.is_empty()) => {
-            format!("items_human_ins*.json has no wish for any of the {count} products; goals=synthetic needs none")
+        (GoalKind::Human, CatalogueSource::Official) if products.iter().all(|p| p.human_instructions.is_empty()) => {
+            format!("items_human_ins*.json has no instruction for any of the {count} products; set goals=synthetic")
         }
-        (GoalKind::Human, Source::Official) => {
-            format!("no wish that people wrote for the {count} products names an attribute, so that none can be scored")
+        (GoalKind::Human, CatalogueSource::Official) => {
+            format!(
+                "no instruction in items_human_ins*.json for the {count} products has attributes, so none can be scored"
+            )
         }
-        (GoalKind::Synthetic, Source::Generated) => {
-            "none of the products made up happens to come with a wish; set products to a larger number".to_owned()
+        (GoalKind::Synthetic, CatalogueSource::Generated) => {
+            "none of the generated products has an instruction; increase `products`".to_owned()
         }
-        (GoalKind::Synthetic, Source::Official) => match products.iter().filter(|p| p.wish.is_some()).count() {
-            0 => {
-                format!("none of the {count} products has an `instruction` in items_ins_v2*.json: nothing is asked for")
+        (GoalKind::Synthetic, CatalogueSource::Official) => {
+            match products.iter().filter(|p| p.instruction.is_some()).count() {
+                0 => {
+                    format!("none of the {count} products has an `instruction` in items_ins_v2*.json")
+                }
+                with_instruction => format!(
+                    "{with_instruction} of the {count} products have an `instruction`, but each has an option without values in \
+                 `customization_options`, so there are no option combinations"
+                ),
             }
-            wished => format!(
-                "{wished} of the {count} products have an `instruction`, but each has an option without values in \
-                 `customization_options`, so that no combination can be asked for"
-            ),
-        },
+        }
     };
     Error::invalid("goals of webshop", problem)
 }
 
-impl Errand {
-    fn of(task: &Task) -> Result<Self> {
-        let options: WebshopOptions = task.options.read(PLACE)?;
-        let shop = OPEN.enter(&options)?;
+impl ShopTask {
+    fn new(task: &Task) -> Result<Self> {
+        let options: WebshopOptions = task.options.read(OPTIONS_CONTEXT)?;
+        let shop = SHOP_CACHE.get_or_open(&options)?;
         let table = shop.goals(options.goals);
         if table.len() == 0 {
             return Err(no_goals(&shop, &options));
         }
-        let luck = task.seed.child("goal");
+        let seed = task.seed.child("goal");
         let catalogue = shop.catalogue();
-        let (seeded, number) = match (options.goal, table.in_split(catalogue, options.split)) {
-            (Some(place), _) => {
-                let seeded = table.seeded(catalogue, options.worker);
-                let number = seeded.order.get(place as usize).copied();
+        let (seeded, number) = match (options.goal_index, table.in_split(catalogue, options.split)) {
+            (Some(index), _) => {
+                let seeded = table.seeded(catalogue, options.goal_seed);
+                let number = seeded.order.get(index as usize).copied();
                 let number = number.ok_or_else(|| {
                     Error::invalid(
-                        "option goal",
-                        format!("there is no goal {place}; goals are 0 to {}", table.len() - 1),
+                        "option goal_index",
+                        format!("no goal {index}; valid indices are 0 to {}", table.len() - 1),
                     )
                 })?;
                 (seeded, number)
@@ -117,32 +122,35 @@ impl Errand {
             (None, Some(goals)) => {
                 if goals.is_empty() {
                     let problem = format!(
-                        "none of the catalogue's {} goals fell into it ({}); take another split or a larger catalogue",
+                        "contains none of the catalogue's {} goals ({}); choose another split or a larger catalogue",
                         table.len(),
                         table.split_sizes(catalogue)
                     );
                     return Err(Error::invalid(format!("split {}", options.split.name()), problem));
                 }
-                let number = goals[luck.rng().random_range(0..goals.len())];
-                (table.seeded(catalogue, options.worker), number)
+                let number = goals[seed.rng().random_range(0..goals.len())];
+                (table.seeded(catalogue, options.goal_seed), number)
             }
             (None, None) => {
-                let seeded = table.seeded(catalogue, worker(options.split, luck.child("worker").value()));
+                let seeded = table.seeded(catalogue, reference_seed(options.split, seed.child("worker").value()));
                 let validation = VALIDATION_GOALS.min(table.len());
                 let goals =
-                    if options.split == Split::ReferenceTrain { validation..table.len() } else { 0..validation };
+                    if options.split == GoalSplit::ReferenceTrain { validation..table.len() } else { 0..validation };
                 if goals.is_empty() {
                     return Err(Error::invalid(
                         "option split",
-                        format!("reference-train begins after {VALIDATION_GOALS} goals, and there are {}", table.len()),
+                        format!(
+                            "reference-train starts at goal {VALIDATION_GOALS}, but the catalogue has only {} goals",
+                            table.len()
+                        ),
                     ));
                 }
-                let number = seeded.order[luck.rng().random_range(goals)];
+                let number = seeded.order[seed.rng().random_range(goals)];
                 (seeded, number)
             }
         };
-        let goal = Arc::new(table.goal(catalogue, &seeded.draws, number));
-        Ok(Errand { seeded, goal, options, shop })
+        let goal = Arc::new(table.goal(catalogue, &seeded.prices, number));
+        Ok(ShopTask { seeded, goal, options, shop })
     }
 }
 
@@ -154,7 +162,7 @@ impl EnvSpec for WebshopSpec {
     fn info(&self) -> EnvInfo {
         EnvInfo {
             title: "WebShop".to_owned(),
-            summary: "search, compare and buy what an instruction asks for".to_owned(),
+            summary: "search, compare and buy a product that matches an instruction".to_owned(),
             unit: "score of the purchase, 0 to 1".to_owned(),
             seats: 1,
             max_turns: 12,
@@ -167,14 +175,14 @@ impl EnvSpec for WebshopSpec {
     }
 
     fn build(&self, task: &Task) -> Result<Box<dyn Env>> {
-        let Errand { shop, seeded, goal, options } = Errand::of(task)?;
+        let ShopTask { shop, seeded, goal, options } = ShopTask::new(task)?;
         Ok(Box::new(WebshopEnv {
             session: Session::new(Arc::clone(&goal), options.show_attributes),
             shop,
             seeded,
             kind: options.goals,
             goal,
-            form: options.observation,
+            format: options.observation,
             faithful: options.faithful,
             seed: task.seed,
             episode: 0,
@@ -183,16 +191,19 @@ impl EnvSpec for WebshopSpec {
 
     fn check(&self, population: &Population) -> Result<()> {
         if !population.opponents.is_empty() {
-            return Err(Error::invalid("population of webshop", "there are no opponents in a shop"));
+            return Err(Error::invalid(
+                "population of webshop",
+                "WebShop is a single-player environment, but the population has opponents",
+            ));
         }
         population.seat_shares(1)?;
         for split in population.splits() {
-            population.options_in(split).read::<WebshopOptions>(PLACE)?.shop_key()?;
+            population.options_in(split).read::<WebshopOptions>(OPTIONS_CONTEXT)?.shop_key()?;
         }
         Ok(())
     }
 
-    /// A generated shop, split by goal.
+    /// A generated catalogue, split by goal.
     fn default_population(&self) -> Population {
         population(OptionMap::default())
     }
@@ -210,29 +221,29 @@ impl EnvSpec for WebshopSpec {
     fn scripted_agents(&self) -> Vec<ScriptedAgentInfo> {
         vec![
             ScriptedAgentInfo::with_full_info(
-                "told",
-                "knows the goal's product and those options that the scoring counts, and goes straight there",
+                "oracle",
+                "knows the target product and the options that the scoring counts, and buys it directly",
             ),
             ScriptedAgentInfo::new(
-                "reader",
-                "searches for the goal's words, buys the best matching title it has not bought before",
+                "heuristic",
+                "searches for the instruction and buys the best matching title that it has not bought before",
             ),
         ]
     }
 
     fn scripted_agent(&self, query: &ScriptedAgentQuery<'_>) -> Result<Arc<dyn ScriptedAgentFactory>> {
         match query.name {
-            "told" => Ok(Arc::new(Buyers { told: true })),
-            "reader" => Ok(Arc::new(Buyers { told: false })),
+            "oracle" => Ok(Arc::new(ShopperFactory { full_info: true })),
+            "heuristic" => Ok(Arc::new(ShopperFactory { full_info: false })),
             name => Err(unknown_scripted_agent(&self.scripted_agents(), name)),
         }
     }
 
     fn warnings(&self, population: &Population, split: &str) -> Result<Vec<String>> {
-        let options: WebshopOptions = population.options_in(split).read(PLACE)?;
+        let options: WebshopOptions = population.options_in(split).read(OPTIONS_CONTEXT)?;
         match options.catalogue {
-            Source::Generated => Ok(Vec::new()),
-            Source::Official => Ok(OPEN.enter(&options)?.catalogue().findings().sentences()),
+            CatalogueSource::Generated => Ok(Vec::new()),
+            CatalogueSource::Official => Ok(SHOP_CACHE.get_or_open(&options)?.catalogue().warnings().messages()),
         }
     }
 
@@ -241,79 +252,83 @@ impl EnvSpec for WebshopSpec {
     }
 }
 
-/// Every split under its own name, those of the released code among them.
-fn population(options: OptionMap) -> Population {
-    let own = |(name, _): (&str, Split)| (name.to_owned(), OptionMap::default().with("split", name));
-    Population { options, overrides: Split::ALL.map(own).into(), ..Population::without_opponents(ID) }
+/// All splits under their own names, including those of the released code.
+fn population(options: Options) -> Population {
+    let split = |(name, _): (&str, GoalSplit)| (name.to_owned(), Options::default().with("split", name));
+    Population { options, overrides: GoalSplit::ALL.map(split).into(), ..Population::without_opponents(ID) }
 }
 
-/// Makes buyers that go by rule.
-struct Buyers {
-    told: bool,
+/// Factory of the scripted agents.
+struct ShopperFactory {
+    full_info: bool,
 }
 
-impl ScriptedAgentFactory for Buyers {
+impl ScriptedAgentFactory for ShopperFactory {
     fn make(&self, task: &Task, _seed: Seed) -> Box<dyn ScriptedAgent> {
-        // A task without a shop has no environment either; whoever builds that hears why.
-        match Errand::of(task) {
-            Ok(Errand { shop, seeded, goal, options }) if self.told => {
-                Box::new(Told::new(shop, seeded, goal, options.show_attributes))
+        // An invalid task is reported when its environment is built; this method cannot fail.
+        match ShopTask::new(task) {
+            Ok(ShopTask { shop, seeded, goal, options }) if self.full_info => {
+                Box::new(OracleShopper::new(shop, seeded, goal, options.show_attributes))
             }
-            _ => Box::new(Reader),
+            _ => Box::new(HeuristicShopper),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{action, shop::MOST_SEEDS};
+    use super::super::{action, shop::MAX_CACHED_SEEDS};
     use super::*;
 
-    fn settings(options: &OptionMap) -> WebshopOptions {
-        options.read(PLACE).unwrap()
+    fn parsed(options: &Options) -> WebshopOptions {
+        options.read(OPTIONS_CONTEXT).unwrap()
     }
 
     fn small(seed: u64) -> OptionMap {
         OptionMap::default().with("products", 30).with("catalogue_seed", seed)
     }
 
-    /// One catalogue and one index, however many shop there, when they come and what they are sent for.
+    /// Sessions share a catalogue and an index, regardless of split, format and concurrency.
     #[test]
-    fn buyers_of_one_shop_share_it() {
-        let open = OpenShops(Mutex::default());
-        let first = open.enter(&settings(&small(1))).unwrap();
-        let other = small(1).with("split", "out-of-domain").with("observation", "text_rich").with("worker", 7);
-        assert!(Arc::ptr_eq(&open.enter(&settings(&other)).unwrap(), &first));
+    fn sessions_of_one_shop_share_it() {
+        let open = ShopCache(Mutex::default());
+        let first = open.get_or_open(&parsed(&small(1))).unwrap();
+        let other = small(1).with("split", "out-of-domain").with("observation", "text_rich").with("goal_seed", 7);
+        assert!(Arc::ptr_eq(&open.get_or_open(&parsed(&other)).unwrap(), &first));
         let second = std::thread::scope(|s| {
-            let threads = [(); 4].map(|()| s.spawn(|| open.enter(&settings(&small(2))).unwrap()));
+            let threads = [(); 4].map(|()| s.spawn(|| open.get_or_open(&parsed(&small(2))).unwrap()));
             threads.map(|t| t.join().unwrap())
         });
-        assert!(second.iter().all(|shop| Arc::ptr_eq(shop, &second[0])), "also where many come at once");
+        assert!(second.iter().all(|shop| Arc::ptr_eq(shop, &second[0])), "also for concurrent callers");
         assert!(!Arc::ptr_eq(&second[0], &first));
     }
 
-    /// Nothing grows with the number of shops opened, seeds asked for or pages looked at.
+    /// No cache grows with the number of shops, seeds or pages.
     #[test]
-    fn what_is_kept_is_bounded() {
-        let open = OpenShops(Mutex::default());
-        for seed in 0..2 * MOST_OPEN as u64 {
-            open.enter(&settings(&small(seed))).unwrap();
-            assert!(open.0.lock().unwrap().len() <= MOST_OPEN);
+    fn caches_are_bounded() {
+        let open = ShopCache(Mutex::default());
+        for seed in 0..2 * MAX_OPEN_SHOPS as u64 {
+            open.get_or_open(&parsed(&small(seed))).unwrap();
+            assert!(open.0.lock().unwrap().len() <= MAX_OPEN_SHOPS);
         }
-        let shop = open.enter(&settings(&small(0))).unwrap();
+        let shop = open.get_or_open(&parsed(&small(0))).unwrap();
         let table = shop.goals(GoalKind::Synthetic);
-        for seed in 0..3 * MOST_SEEDS as u32 {
+        for seed in 0..3 * MAX_CACHED_SEEDS as u32 {
             table.seeded(shop.catalogue(), seed);
-            assert!(table.seeds_kept() <= MOST_SEEDS);
+            assert!(table.cached_seeds() <= MAX_CACHED_SEEDS);
         }
         let seeded = table.seeded(shop.catalogue(), 0);
-        let mut visit = Session::new(Arc::new(table.goal(shop.catalogue(), &seeded.draws, 0)), false);
+        let mut session = Session::new(Arc::new(table.goal(shop.catalogue(), &seeded.prices, 0)), false);
         let product = shop.catalogue().product(0);
         let (search, value) = (format!("search[<q> {}]", product.query), &product.options[0].values[0]);
         for text in [search.as_str(), &format!("click[{}]", product.asin), &format!("click[{value}]")].repeat(500) {
-            assert!(visit.act(&shop, &seeded.draws, &action::read(text).unwrap()), "{text}");
+            assert!(session.act(&shop, &seeded.prices, &action::parse(text).unwrap()), "{text}");
         }
-        assert_eq!((visit.visited.len(), visit.chosen.len()), (1, 1), "each once, however often it was clicked");
-        assert!(visit.results.len() <= super::super::MOST_RESULTS);
+        assert_eq!(
+            (session.visited.len(), session.chosen.len()),
+            (1, 1),
+            "each is stored once, however often it is clicked"
+        );
+        assert!(session.results.len() <= super::super::MAX_RESULTS);
     }
 }

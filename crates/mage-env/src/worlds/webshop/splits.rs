@@ -1,84 +1,84 @@
-//! Which goals are for training, and which for testing?
+//! Splits of the goals.
 //!
-//! By default once and for all: a tenth of the products is kept for `out-of-domain`; of the goals for the others a tenth is
-//! `in-domain`, the rest `train`. Which goals is decided by the words they are told in (but for case, punctuation and the
-//! price limit, which is drawn anew by each worker), not by their product or number: products may share a wish word for word.
-//! A goal that would give away a held-out product's is in no split. So no instruction is in two splits, no product of
-//! `out-of-domain` is in another one, whatever the seed, and a goal never moves to another split when the catalogue grows.
+//! The default splits are fixed: a tenth of the products is held out for `out-of-domain`; of the goals for the other products
+//! a tenth is `in-domain`, the rest `train`. Goals are assigned by a hash of their text (ignoring case, punctuation and the
+//! price limit, which depends on the seed), not by product or index, since products may share an instruction. A goal with the
+//! text of a held-out product's goal is in no split. Therefore no instruction is in two splits, no product of `out-of-domain`
+//! is in another split for any seed, and no goal changes its split when the catalogue grows.
 //!
-//! The released code instead shuffles all goals with each worker's own seed and takes the first 500 for validation: the same
-//! goal is then validated by one worker and trained on by another. `reference-train` and `reference-validation` do that.
+//! The released code instead shuffles all goals with each worker's seed and validates on the first 500, so that a goal may be
+//! in one worker's validation set and another's training set. `reference-train` and `reference-validation` reproduce this.
 
 use super::{
     catalogue::Catalogue,
-    goals::{GoalId, GoalKind, asked},
+    goals::{GoalId, GoalKind, goal_requirements},
 };
 use crate::Seed;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 
-/// Part of the goals.
+/// Split of the goals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Split {
-    /// To learn from.
+pub enum GoalSplit {
+    /// Training goals.
     #[default]
     Train,
-    /// Unseen goals for products that others of are trained on.
+    /// Held-out goals for products of the training split.
     InDomain,
-    /// Goals for unseen products.
+    /// Goals for held-out products.
     OutOfDomain,
-    /// What the released code trains on.
+    /// Training goals of the released code.
     ReferenceTrain,
-    /// What the released code validates on.
+    /// Validation goals of the released code.
     ReferenceValidation,
 }
 
-impl Split {
-    /// All of them, by the names populations use.
-    pub const ALL: [(&'static str, Split); 5] = [
-        ("train", Split::Train),
-        ("in-domain", Split::InDomain),
-        ("out-of-domain", Split::OutOfDomain),
-        ("reference-train", Split::ReferenceTrain),
-        ("reference-validation", Split::ReferenceValidation),
+impl GoalSplit {
+    /// All splits with their names in populations.
+    pub const ALL: [(&'static str, GoalSplit); 5] = [
+        ("train", GoalSplit::Train),
+        ("in-domain", GoalSplit::InDomain),
+        ("out-of-domain", GoalSplit::OutOfDomain),
+        ("reference-train", GoalSplit::ReferenceTrain),
+        ("reference-validation", GoalSplit::ReferenceValidation),
     ];
 
-    /// The name populations use.
+    /// The name in populations.
     pub fn name(self) -> &'static str {
-        Split::ALL.iter().find(|(_, split)| *split == self).map_or("", |(name, _)| name)
+        GoalSplit::ALL.iter().find(|(_, split)| *split == self).map_or("", |(name, _)| name)
     }
 }
 
-/// One in so many products, and one in so many goals of the others, is kept for testing.
+/// One of this many products, and one of this many goals of the other products, is held out.
 const HELD_OUT: u64 = 10;
 
-/// The goals of each split that does not leak, by number.
+/// Goal indices of the disjoint splits.
 #[derive(Default)]
 pub(super) struct SplitLists {
     train: Vec<u32>,
     in_domain: Vec<u32>,
     out_of_domain: Vec<u32>,
-    /// Goals told in the words of one that is out of domain.
-    in_none: Vec<u32>,
+    /// Goals with the text of an out-of-domain goal.
+    unassigned: Vec<u32>,
 }
 
 impl SplitLists {
     pub(super) fn new(catalogue: &Catalogue, ids: &[GoalId], kind: GoalKind) -> Self {
         let root = Seed::new(0).child("webshop split");
         let held_out = |seed: Seed| seed.value().is_multiple_of(HELD_OUT);
-        let kept = |id: &GoalId| held_out(root.child(&catalogue.product(id.product).asin));
+        let is_held_out_product = |id: &GoalId| held_out(root.child(&catalogue.product(id.product).asin));
         let words = |id: &GoalId| {
-            let (text, ..) = asked(catalogue.product(id.product), id.variant, kind);
-            root.child("goal").child(&normalised(&text))
+            let (text, ..) = goal_requirements(catalogue.product(id.product), id.variant, kind);
+            root.child("goal").child(&normalized(&text))
         };
-        let kept_words: HashSet<Seed> = ids.iter().filter(|id| kept(id)).map(words).collect();
+        let held_out_texts: HashSet<Seed> = ids.iter().filter(|id| is_held_out_product(id)).map(words).collect();
         let mut lists = SplitLists::default();
         for (number, id) in ids.iter().enumerate() {
             let words = words(id);
             let list = match () {
-                () if kept(id) => &mut lists.out_of_domain,
-                () if kept_words.contains(&words) => &mut lists.in_none,
+                () if is_held_out_product(id) => &mut lists.out_of_domain,
+                () if held_out_texts.contains(&words) => &mut lists.unassigned,
                 () if held_out(words) => &mut lists.in_domain,
                 () => &mut lists.train,
             };
@@ -87,39 +87,40 @@ impl SplitLists {
         lists
     }
 
-    /// How many goals each split has, and how many are in none, in words.
+    /// The number of goals in each split and in none, as text.
     pub(super) fn sizes(&self) -> String {
-        let SplitLists { train, in_domain, out_of_domain, in_none } = self;
-        let own = [("train", train), ("in-domain", in_domain), ("out-of-domain", out_of_domain), ("none", in_none)];
-        own.map(|(name, list)| format!("{name} {}", list.len())).join(", ")
+        let SplitLists { train, in_domain, out_of_domain, unassigned } = self;
+        let sizes =
+            [("train", train), ("in-domain", in_domain), ("out-of-domain", out_of_domain), ("none", unassigned)];
+        sizes.map(|(name, list)| format!("{name} {}", list.len())).join(", ")
     }
 
-    /// The goals of a split; `None` for the released code's, which are not lists of goals.
-    pub(super) fn of(&self, split: Split) -> Option<&[u32]> {
+    /// The goals of a split; `None` for the released code's splits, which are not fixed lists.
+    pub(super) fn goals_of(&self, split: GoalSplit) -> Option<&[u32]> {
         match split {
-            Split::Train => Some(&self.train),
-            Split::InDomain => Some(&self.in_domain),
-            Split::OutOfDomain => Some(&self.out_of_domain),
-            Split::ReferenceTrain | Split::ReferenceValidation => None,
+            GoalSplit::Train => Some(&self.train),
+            GoalSplit::InDomain => Some(&self.in_domain),
+            GoalSplit::OutOfDomain => Some(&self.out_of_domain),
+            GoalSplit::ReferenceTrain | GoalSplit::ReferenceValidation => None,
         }
     }
 }
 
-/// Words alone: lower case, with single blanks for everything that is neither letter nor digit.
-fn normalised(text: &str) -> String {
+/// Lower-case text with single spaces instead of runs of characters other than letters and digits.
+fn normalized(text: &str) -> String {
     let lower = text.to_lowercase();
     lower.split(|c: char| !c.is_alphanumeric()).filter(|w| !w.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
-/// How many goals at the head of a worker's list the released code validates on.
+/// Number of goals at the start of a worker's list on which the released code validates.
 pub(super) const VALIDATION_GOALS: usize = 500;
 
-/// Which worker of the released code a task stands for, by seed: eight groups train at seeds from 0, and 128 workers validate
-/// at seeds from 1000.
-pub(super) fn worker(split: Split, luck: u64) -> u32 {
+/// The seed of the released code's worker that a task corresponds to: 8 training groups have seeds from 0, and 128 validation
+/// workers have seeds from 1000.
+pub(super) fn reference_seed(split: GoalSplit, value: u64) -> u32 {
     match split {
-        Split::ReferenceValidation => 1000 + (luck % 128) as u32,
-        _ => (luck % 8) as u32,
+        GoalSplit::ReferenceValidation => 1000 + (value % 128) as u32,
+        _ => (value % 8) as u32,
     }
 }
 
@@ -127,41 +128,47 @@ pub(super) fn worker(split: Split, luck: u64) -> u32 {
 mod tests {
     use super::*;
     use crate::webshop::{
-        catalogue::{HumanWish, Wish},
+        catalogue::{HumanInstruction, Instruction},
         generator::generate,
         goals::goal_ids,
         official_files::{OfficialFiles, ReadOptions},
     };
     use std::collections::HashMap;
 
-    /// Checks both promises on a catalogue; how many goals there are, and how many are in no split.
+    /// Checks that no text and no held-out product is in two splits. Returns the number of goals and of goals in no split.
     fn check(catalogue: &Catalogue, kind: GoalKind) -> (usize, usize) {
         let ids = goal_ids(catalogue, kind).unwrap();
         let lists = SplitLists::new(catalogue, &ids, kind);
-        let splits = [Split::Train, Split::InDomain, Split::OutOfDomain].map(|s| lists.of(s).unwrap());
-        let [train, near, far] = splits;
-        assert_eq!(train.len() + near.len() + far.len() + lists.in_none.len(), ids.len());
+        let splits =
+            [GoalSplit::Train, GoalSplit::InDomain, GoalSplit::OutOfDomain].map(|s| lists.goals_of(s).unwrap());
+        let [train, in_domain, out_of_domain] = splits;
+        assert_eq!(train.len() + in_domain.len() + out_of_domain.len() + lists.unassigned.len(), ids.len());
         let products = |list: &[u32]| list.iter().map(|g| ids[*g as usize].product).collect::<HashSet<_>>();
-        assert!(products(far).is_disjoint(&products(train)) && products(far).is_disjoint(&products(near)));
-        // The words as a buyer reads them, not as the split looks at them.
-        let told = |list: &[u32]| {
+        assert!(
+            products(out_of_domain).is_disjoint(&products(train))
+                && products(out_of_domain).is_disjoint(&products(in_domain))
+        );
+        // The text as shown, not as normalized for the split.
+        let texts = |list: &[u32]| {
             let text = |g: &u32| {
                 let id = ids[*g as usize];
-                asked(catalogue.product(id.product), id.variant, kind).0.to_lowercase()
+                goal_requirements(catalogue.product(id.product), id.variant, kind).0.to_lowercase()
             };
             list.iter().map(text).collect::<HashSet<_>>()
         };
-        let [train, near, far] = splits.map(told);
-        assert!(train.is_disjoint(&near) && train.is_disjoint(&far) && near.is_disjoint(&far));
-        (ids.len(), lists.in_none.len())
+        let [train, in_domain, out_of_domain] = splits.map(texts);
+        assert!(
+            train.is_disjoint(&in_domain) && train.is_disjoint(&out_of_domain) && in_domain.is_disjoint(&out_of_domain)
+        );
+        (ids.len(), lists.unassigned.len())
     }
 
     #[test]
-    fn no_words_and_no_held_out_product_are_in_two_splits() {
+    fn no_instruction_and_no_held_out_product_is_in_two_splits() {
         for seed in 0..8 {
             let catalogue = generate(Seed::new(seed), 2000);
-            let (goals, in_none) = check(&catalogue, GoalKind::Synthetic);
-            assert!(in_none * 50 < goals, "{in_none} of {goals}");
+            let (goals, unassigned) = check(&catalogue, GoalKind::Synthetic);
+            assert!(unassigned * 50 < goals, "{unassigned} of {goals}");
         }
         let catalogue = generate(Seed::new(0), 1000);
         let ids = goal_ids(&catalogue, GoalKind::Synthetic).unwrap();
@@ -171,67 +178,64 @@ mod tests {
         }
     }
 
-    /// Two hundred products that all ask for one of three things, as people and by rule: the worst case.
+    /// Worst case: 200 products share three instructions, synthetic and human.
     #[test]
-    fn products_that_share_their_wishes_stay_on_one_side() {
-        let wish = |i: usize| ["Find me: red cups", "find me Red Cups.", "a green hat"][i % 3].into();
+    fn products_that_share_instructions_are_not_split() {
+        let text = |i: usize| ["Find me: red cups", "find me Red Cups.", "a green hat"][i % 3].into();
         let mut products = generate(Seed::new(0), 200).products().to_vec();
         for (i, product) in products.iter_mut().enumerate() {
             let attributes: Vec<Box<str>> = vec!["soft".into()];
             product.options.clear();
-            product.wish = Some(Wish { text: wish(i), attributes: attributes.clone() });
-            product.human_wishes = vec![HumanWish { text: wish(i + 1), attributes, options: vec![] }];
+            product.instruction = Some(Instruction { text: text(i), attributes: attributes.clone() });
+            product.human_instructions = vec![HumanInstruction { text: text(i + 1), attributes, options: vec![] }];
         }
         let catalogue = Catalogue::new(products).unwrap();
         for kind in [GoalKind::Synthetic, GoalKind::Human] {
-            let (goals, in_none) = check(&catalogue, kind);
-            assert!(goals == 200 && in_none > 100, "all but the held-out products' own: {in_none}");
+            let (goals, unassigned) = check(&catalogue, kind);
+            assert!(goals == 200 && unassigned > 100, "all but those of held-out products: {unassigned}");
         }
     }
 
     #[test]
-    fn official_words_are_in_one_split_only() {
+    fn official_instructions_are_in_one_split_only() {
         let root = std::env::var_os("MAGE_DATA").map_or_else(|| "../../data".into(), std::path::PathBuf::from);
         let folder = root.join("webshop");
         if !folder.is_dir() {
             use std::io::Write;
-            // Straight to the handle: what `eprintln!` writes, a passing test swallows.
+            // Direct write: the test harness captures `eprintln!`.
             let _ = writeln!(std::io::stderr(), "SKIPPED: no {}; set MAGE_DATA", folder.display());
             return;
         }
         let read = ReadOptions { limit: None, skip_duplicates: false };
         let catalogue = OfficialFiles::in_folder(&folder).unwrap().read(read).unwrap();
-        let (goals, in_none) = check(&catalogue, GoalKind::Synthetic);
-        assert!(goals == 6910 && in_none < 70, "{in_none}");
+        let (goals, unassigned) = check(&catalogue, GoalKind::Synthetic);
+        assert!(goals == 6910 && unassigned < 70, "{unassigned}");
         assert_eq!(check(&catalogue, GoalKind::Human).0, 13);
     }
 
     #[test]
-    fn words_are_compared_without_case_and_punctuation() {
-        assert_eq!(normalised("Find me: women's  Tops, with size: X-Large!"), "find me women s tops with size x large");
-        assert_eq!(normalised("Größe 5½"), "größe 5½");
+    fn texts_are_compared_without_case_and_punctuation() {
+        assert_eq!(normalized("Find me: women's  Tops, with size: X-Large!"), "find me women s tops with size x large");
+        assert_eq!(normalized("Größe 5½"), "größe 5½");
     }
 
     #[test]
-    fn a_goal_never_changes_sides_when_the_catalogue_grows() {
-        let sides = |count| {
+    fn a_goal_never_changes_split_when_the_catalogue_grows() {
+        let splits = |count| {
             let catalogue = generate(Seed::new(0), count);
             let ids = goal_ids(&catalogue, GoalKind::Synthetic).unwrap();
             let lists = SplitLists::new(&catalogue, &ids, GoalKind::Synthetic);
-            let mut sides: HashMap<(u32, u32), Split> = HashMap::new();
-            for split in [Split::Train, Split::InDomain, Split::OutOfDomain] {
-                let goals = lists.of(split).unwrap().iter().map(|g| ids[*g as usize]);
-                sides.extend(goals.map(|id| ((id.product, id.variant), split)));
+            let mut split_of: HashMap<(u32, u32), GoalSplit> = HashMap::new();
+            for split in [GoalSplit::Train, GoalSplit::InDomain, GoalSplit::OutOfDomain] {
+                let goals = lists.goals_of(split).unwrap().iter().map(|g| ids[*g as usize]);
+                split_of.extend(goals.map(|id| ((id.product, id.variant), split)));
             }
-            sides
+            split_of
         };
-        let (small, large) = (sides(300), sides(3000));
-        let (kept, gone): (Vec<_>, Vec<_>) = small.iter().partition(|(goal, _)| large.contains_key(*goal));
-        assert!(kept.iter().all(|(goal, split)| large[*goal] == **split));
-        assert!(
-            gone.len() * 20 < small.len(),
-            "some turn out to be told in a held-out product's words: {}",
-            gone.len()
-        );
+        let (small, large) = (splits(300), splits(3000));
+        let (is_held_out_product, gone): (Vec<_>, Vec<_>) =
+            small.iter().partition(|(goal, _)| large.contains_key(*goal));
+        assert!(is_held_out_product.iter().all(|(goal, split)| large[*goal] == **split));
+        assert!(gone.len() * 20 < small.len(), "some have the text of a held-out product's goal: {}", gone.len());
     }
 }

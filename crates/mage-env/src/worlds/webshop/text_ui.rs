@@ -1,27 +1,27 @@
-//! What does a page look like to a person?
+//! Page rendering for human players.
 //!
-//! The same texts as on the page, set in lines: the wish on top, then one line a product or an option, then the buttons.
-//! What can be clicked stands in brackets; what was chosen has a tick.
+//! It contains all texts of the page: the instruction, one line per product or option, and the buttons. Clickable elements
+//! are in brackets; chosen values have a tick.
 
 use super::{
     catalogue::Product,
-    session::{Place, Session, SubPage},
+    session::{Page, Session, SubPage},
     shop::Shop,
 };
 
-/// The widest line.
+/// Line width.
 const WIDTH: usize = 100;
 
-/// Draws the page a session is on. `wish` is what the buyer was sent out for.
-pub(super) fn picture(shop: &Shop, session: &Session, wish: &str) -> String {
-    let mut lines = wrapped("Wanted: ", wish);
+/// Renders the page of a session.
+pub(super) fn picture(shop: &Shop, session: &Session, instruction: &str) -> String {
+    let mut lines = wrapped("Instruction: ", instruction);
     lines.push(String::new());
-    match session.place {
-        Place::Index => lines.push("search[words] looks for products.".to_owned()),
-        Place::Results => results(shop, session, &mut lines),
-        Place::Item => item(shop, session, &mut lines),
-        Place::Sub(sub) => more(shop, session, sub, &mut lines),
-        Place::Done => done(shop, session, &mut lines),
+    match session.page {
+        Page::Index => lines.push("search[words] searches for products.".to_owned()),
+        Page::Results => results(shop, session, &mut lines),
+        Page::Item => item(shop, session, &mut lines),
+        Page::Sub(sub) => sub_page(shop, session, sub, &mut lines),
+        Page::Done => done(shop, session, &mut lines),
     }
     lines.join("\n")
 }
@@ -30,9 +30,9 @@ fn results(shop: &Shop, session: &Session, lines: &mut Vec<String>) {
     let page = session.page_number;
     lines.push(format!("Page {page} (Total results: {})", session.results.len()));
     let products = session.shown_results().iter().map(|n| shop.catalogue().product(*n));
-    let rows: Vec<(&Product, String)> = products.map(|p| (p, p.price.tag())).collect();
-    let width = rows.iter().map(|(_, price)| price.chars().count()).max().unwrap_or(0);
-    for (product, price) in rows {
+    let products: Vec<(&Product, String)> = products.map(|p| (p, p.price.tag())).collect();
+    let width = products.iter().map(|(_, price)| price.chars().count()).max().unwrap_or(0);
+    for (product, price) in products {
         lines.extend(wrapped(&format!("  [{}]  {price:width$}  ", product.asin), &product.title));
     }
     lines.push(String::new());
@@ -55,7 +55,7 @@ fn item(shop: &Shop, session: &Session, lines: &mut Vec<String>) {
     lines.push(format!("[Back to Search] [< Prev] [Description] [Features] [Reviews] {attributes}[Buy Now]"));
 }
 
-fn more(shop: &Shop, session: &Session, sub: SubPage, lines: &mut Vec<String>) {
+fn sub_page(shop: &Shop, session: &Session, sub: SubPage, lines: &mut Vec<String>) {
     let Some(product) = session.product_on_page(shop) else { return };
     match sub {
         SubPage::Description => lines.extend(wrapped("", &product.description)),
@@ -63,7 +63,7 @@ fn more(shop: &Shop, session: &Session, sub: SubPage, lines: &mut Vec<String>) {
         SubPage::Reviews => lines.push("There are no reviews.".to_owned()),
         SubPage::Attributes => {
             lines.extend(product.attributes.iter().flat_map(|a| wrapped("- ", a)));
-            lines.extend([&product.category, &product.query, &product.shelf].map(ToString::to_string));
+            lines.extend([&product.category, &product.query, &product.product_category].map(ToString::to_string));
         }
     }
     lines.push(String::new());
@@ -83,15 +83,14 @@ fn done(shop: &Shop, session: &Session, lines: &mut Vec<String>) {
     }
 }
 
-/// Text in lines that are not too wide, the first after `head`, the others below its beginning. A word too wide for a line
-/// stays whole.
+/// Wraps a text with a hanging indent: the first line follows `head`, the others align with it. Overlong words are not split.
 fn wrapped(head: &str, text: &str) -> Vec<String> {
     let indent = head.chars().count();
     let mut lines = vec![head.to_owned()];
     let mut used = indent;
     for word in text.split_whitespace() {
         let wide = word.chars().count();
-        let line = lines.last_mut().expect("there is a first line");
+        let line = lines.last_mut().expect("the first line exists");
         if used == indent {
             line.push_str(word);
             used += wide;
@@ -118,12 +117,12 @@ mod tests {
     }
 
     #[test]
-    fn pictures_say_what_pages_say() {
+    fn pictures_contain_all_texts_of_the_page() {
         let mut env = shop();
         let first = env.reset(0);
-        let wish = first.text.split(super::super::SEPARATOR).nth(2).unwrap().to_owned();
-        let flat = |env: &dyn Env| env.render().unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(flat(&*env).starts_with(&format!("Wanted: {wish}")));
+        let instruction = first.text.split(super::super::SEPARATOR).nth(2).unwrap().to_owned();
+        let flat = |env: &dyn Env| env.picture().unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(flat(&*env).starts_with(&format!("Instruction: {instruction}")));
         for action in ["search[shoe]", "click[next >]", "product", "click[features]", "click[< prev]", "buy"] {
             let legal = env.legal().unwrap();
             let action = match action {
@@ -134,9 +133,9 @@ mod tests {
             let step = env.step(&env.parse(action));
             assert!(step.valid, "{action}");
             let picture = flat(&*env);
-            assert!(picture.starts_with(&format!("Wanted: {wish}")));
+            assert!(picture.starts_with(&format!("Instruction: {instruction}")));
             if step.end.is_none() {
-                // Every text of the page is in the picture, and whatever can be clicked is in brackets.
+                // Every text of the page is in the picture, and every clickable element is in brackets.
                 for text in step.observation.text.split(super::super::SEPARATOR) {
                     let text = text.trim_matches('\'').split_whitespace().collect::<Vec<_>>().join(" ");
                     assert!(picture.contains(&text), "{text:?} is missing after {action}:\n{picture}");
@@ -152,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_chosen_has_a_tick() {
+    fn chosen_values_have_a_tick() {
         let mut env = shop();
         env.reset(0);
         env.step(&env.parse("search[shoe]"));
@@ -166,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn long_texts_are_set_below_their_beginning() {
+    fn long_texts_are_wrapped_with_a_hanging_indent() {
         let text = "word ".repeat(40) + &"x".repeat(150) + " end";
         let lines = wrapped("Head: ", &text);
         assert!(lines[0].starts_with("Head: word word"));

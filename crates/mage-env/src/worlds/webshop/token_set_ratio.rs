@@ -1,12 +1,12 @@
-//! How alike are two short texts?
+//! `token_set_ratio` of thefuzz: similarity of two texts as word sets.
 //!
-//! `token_set_ratio` of thefuzz: texts become sets of words; what both share counts in favour, what differs is compared letter
-//! by letter. 0 is nothing alike, 100 is one contained in the other.
+//! Shared words increase the similarity; the remaining words are compared by edit distance. 100 means that one set contains
+//! the other.
 
 use super::python_format;
 use std::collections::BTreeSet;
 
-/// Likeness from 0 to 100.
+/// Similarity from 0 to 100.
 pub(super) fn token_set_ratio(a: &str, b: &str) -> i64 {
     let (a, b) = (processed(a), processed(b));
     let words_a: BTreeSet<&str> = a.split_ascii_whitespace().collect();
@@ -32,7 +32,7 @@ pub(super) fn token_set_ratio(a: &str, b: &str) -> i64 {
     python_format::round(best)
 }
 
-/// Without what is not ASCII; anything but letters, digits and underscores a blank; lower case.
+/// Lower-case text without non-ASCII characters; characters other than letters, digits and underscores become spaces.
 fn processed(text: &str) -> String {
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     text.chars().filter(char::is_ascii).map(|c| if word(c) { c.to_ascii_lowercase() } else { ' ' }).collect()
@@ -42,7 +42,7 @@ fn similarity(distance: usize, length: usize) -> f64 {
     if length == 0 { 100.0 } else { 100.0 - 100.0 * distance as f64 / length as f64 }
 }
 
-/// How many letters must go or come to make `a` of `b`: all but their longest common subsequence.
+/// Insertions and deletions that turn `a` into `b`, by the longest common subsequence.
 fn edits(a: &[u8], b: &[u8]) -> usize {
     let mut row = vec![0_usize; b.len() + 1];
     for x in a {
@@ -62,7 +62,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn values_of_the_original() {
+    fn ratios_equal_those_of_thefuzz() {
         // thefuzz 0.22.1, fuzz.token_set_ratio.
         let cases = [
             ("easy clean", "easy to clean", 100),
@@ -82,7 +82,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_symmetric_bounded_and_100_for_itself(a in ".{0,30}", b in "[a-c ]{0,12}") {
+        fn the_ratio_is_symmetric_bounded_and_100_for_equal_texts(a in ".{0,30}", b in "[a-c ]{0,12}") {
             let ratio = token_set_ratio(&a, &b);
             prop_assert!((0..=100).contains(&ratio));
             prop_assert_eq!(ratio, token_set_ratio(&b, &a));
