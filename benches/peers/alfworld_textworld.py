@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Throughput of mage's ALFWorld compared with TextWorld.
+"""ALFWorld: steps per second compared with TextWorld.
 
     benches/peers/alfworld_textworld.py --data DIR [--golden FILE]
 
-Replays recorded commands on official games with both implementations, in one run on one machine, and prints one JSON object.
-A step is a command, its observation, the list of admissible commands and the won flag; a checksum over these shows that both
-sides did the same work. TextWorld is installed into a virtual environment on the first run (see conformance/alfworld/run.py).
-DIR contains official games: `json_2.1.1/` or archives of it (`.tar`, `.tar.xz`, `.tar.zst`).
+Replays recorded commands on official games on both sides and prints one JSON object. A step is a command, its observation, the list
+of admissible commands and the won flag; a checksum over all of them shows that both sides did the same work. TextWorld is installed
+in a virtual environment on the first run (see conformance/alfworld/run.py). DIR contains official games: `json_2.1.1/` or archives
+of it (`.tar`, `.tar.xz`, `.tar.zst`).
 """
 
 import argparse
@@ -27,17 +27,17 @@ import run as conformance  # noqa: E402
 
 def arguments():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    p.add_argument("--data", type=Path, required=True, help="directory of official games")
+    p.add_argument("--data", type=Path, required=True, help="folder of official games")
     p.add_argument("--golden", type=Path, help="recordings; default: DIR/textworld_traces.jsonl.gz")
     p.add_argument("--episodes", type=int, default=20, help="number of recorded episodes")
-    p.add_argument("--repeat", type=int, default=200, help="repetitions of mage's run")
-    p.add_argument("--mage-speed", type=Path, help="the example program alfworld_speed; default: build it")
+    p.add_argument("--repeat", type=int, default=200, help="repetitions of mage")
+    p.add_argument("--mage-speed", type=Path, help="the example binary alfworld_speed; default: built")
     p.add_argument("--venv", type=Path, default=ROOT / "conformance" / "alfworld" / ".venv")
     return p.parse_args()
 
 
 class Checksum:
-    """Checksum over all observations."""
+    """A checksum over observations, admissible commands and won flags."""
 
     def __init__(self):
         self.sum = 0
@@ -50,7 +50,7 @@ class Checksum:
 
 
 def textworld(episodes):
-    """Loads all games and plays all episodes; times are those of this process."""
+    """Loads all games, then plays all episodes, in this process."""
     from textworld import EnvInfos
     from textworld.envs.pddl import PddlEnv
 

@@ -1,17 +1,16 @@
 #!/usr/bin/env python3
-"""Throughput of mage's Sokoban rooms and steps compared with the reference's rules in Python.
+"""Sokoban: rooms and steps per second, compared with the reference's rules in Python.
 
-The reference (Sokoban of MAGE and RAGEN) extends the package gym-sokoban with another generator, a breadth-first search for a
-shortest solution, and the same search after every step. This script reimplements those rules over gym-sokoban, creates a plan
-(rooms by seed, random actions in each), times itself on it, and runs
-`cargo run --release -p mage-env --example sokoban_speed` on the same plan. A checksum over all observations, rewards and flags
-shows that both sides did the same work.
+The reference (MAGE's and RAGEN's Sokoban) is a layer over the package gym-sokoban: its own generator, a breadth-first search for a
+shortest solution, and that search after every step. This file reimplements those rules on gym-sokoban, creates a plan (rooms by seed,
+random actions in each), and times itself and `cargo run --release -p mage-env --example sokoban_speed` on it. A checksum over all
+observations, rewards and flags shows that both sides did the same work.
 
     python3 benches/peers/sokoban_reference.py [--rooms 150] [--boxes 2] [--check RECORDINGS] [--json]
 
-Creates a virtual environment next to this file (git-ignored) and installs gym-sokoban into it. With --check, rooms and steps
-are first compared with recordings of the reference (JSON lines, plain or gzipped). Exit status 1 if the checksums differ, if
-steps are less than 1,000 times as fast, or if rooms are less than 200 times as fast.
+Creates a virtual environment next to this file (ignored by git) and installs gym-sokoban. With --check, rooms and steps are first
+compared with recordings of the reference itself (JSON lines, gzipped or not). Exits with 1 if the checksums differ, if steps are less
+than 1,000 times as fast, or if rooms are less than 200 times as fast.
 """
 
 import argparse
@@ -54,11 +53,11 @@ MASKS = [
 
 
 class NoRoom(Exception):
-    """The seed yields no room; the reference would continue with a seed that differs between processes."""
+    """The seed yields no room; the reference would retry with a seed that differs between processes."""
 
 
 def shortest(fixed, state, max_moves):
-    """Breadth-first search for a shortest solution, as actions 1 to 4; empty if there is none within `max_moves` moves."""
+    """Breadth-first search for a shortest solution, as actions 1 to 4; empty if there is none within `max_moves`."""
     queue = deque([(state, [])])
     seen = set()
     rows, cols = fixed.shape
@@ -92,15 +91,15 @@ def shortest(fixed, state, max_moves):
 
 
 def carve(rows, cols):
-    """Carves the floor by a random walk."""
-    directions = [(1, 0), (0, 1), (-1, 0), (0, -1)]
-    direction = random.sample(directions, 1)[0]
+    """A floor carved by a random walk."""
+    ways = [(1, 0), (0, 1), (-1, 0), (0, -1)]
+    way = random.sample(ways, 1)[0]
     at = np.array([random.randint(1, rows - 1), random.randint(1, cols - 1)])
     level = np.zeros((rows, cols), dtype=int)
     for _ in range(int(1.7 * (rows + cols))):
         if random.random() < 0.35:
-            direction = random.sample(directions, 1)[0]
-        at = np.clip(at + direction, 1, (rows - 2, cols - 2))
+            way = random.sample(ways, 1)[0]
+        at = np.clip(at + way, 1, (rows - 2, cols - 2))
         mask = random.sample(MASKS, 1)[0]
         level[at[0] - 1 : at[0] + 2, at[1] - 1 : at[1] + 2] += mask
     level = (level > 0).astype(int)
@@ -109,17 +108,17 @@ def carve(rows, cols):
     return level
 
 
-def place_player_and_targets(room, boxes):
-    """Places the player, then the targets, each on a random free floor cell."""
+def place(room, boxes):
+    """The player, then the targets, each on a random free floor cell."""
     if (room == FLOOR).sum() <= boxes + 1:
         raise NoRoom
-    for tile in [PLAYER] + [TARGET] * boxes:
+    for thing in [PLAYER] + [TARGET] * boxes:
         free = np.where(room == FLOOR)
         pick = np.random.randint(free[0].shape[0])
-        room[free[0][pick], free[1][pick]] = tile
+        room[free[0][pick], free[1][pick]] = thing
 
 
-class ReversePlay:
+class Pulling:
     """Depth-first search that pulls boxes off their targets and keeps the best state."""
 
     def __init__(self, fixed, boxes):
@@ -151,7 +150,7 @@ class ReversePlay:
             after[r, c] = PLAYER
             behind = row - down, col - right
             if state[behind] in (BOX, BOX_ON):
-                # A pulled box is marked BOX_ON on any cell: states differ by the set of boxes ever pulled.
+                # A pulled box is marked BOX_ON on any cell, so states also encode which boxes were ever pulled.
                 after[row, col] = BOX_ON
                 after[behind] = self.fixed[behind]
                 pulled = next(t for t, b in homes.items() if b == behind)
@@ -159,9 +158,9 @@ class ReversePlay:
             self.search(after, after_homes, swaps + (pulled != last), pulled, depth)
 
 
-def random_steps(state, fixed, probability):
-    """Moves the player by up to three random steps, never to a visited cell."""
-    if random.random() > probability:
+def wander(state, fixed, likely):
+    """One to three steps of the player, without reversal."""
+    if random.random() > likely:
         return
     row, col = (int(axis[0]) for axis in np.where(state == PLAYER))
     been = [(row, col)]
@@ -180,27 +179,27 @@ def random_steps(state, fixed, probability):
 
 
 def room(dim, boxes, depth):
-    """Generates a room: `room_fixed` and `room_state`."""
+    """The fixed cells and the initial state of a room."""
     for _ in range(4):
         fixed = carve(*dim)
-        place_player_and_targets(fixed, boxes)
+        place(fixed, boxes)
         state = fixed.copy()
         state[state == TARGET] = BOX
         fixed[fixed == PLAYER] = FLOOR
         homes = {(int(r), int(c)): (int(r), int(c)) for r, c in zip(*np.where(fixed == TARGET))}
-        pulling = ReversePlay(fixed, boxes)
+        pulling = Pulling(fixed, boxes)
         pulling.search(state, homes, 0, None, depth)
         distance = pulling.distance(pulling.best_homes)
         if distance > 0:
             state = pulling.best.copy()
             state[state == BOX_ON] = BOX
-            random_steps(state, fixed, 0.8 if distance == 1 else 0.5)
+            wander(state, fixed, 0.8 if distance == 1 else 0.5)
             return fixed, state
     raise NoRoom
 
 
 class Reference(SokobanEnv):
-    """gym-sokoban's moves and rewards, with the reference's generator and its search after every step."""
+    """gym-sokoban's moves and rewards, with the reference's rooms and its search after every step."""
 
     def __init__(self, dim, boxes, depth, max_steps, window):
         super().__init__(dim_room=dim, max_steps=max_steps, num_boxes=boxes, reset=False)
@@ -238,7 +237,7 @@ class Reference(SokobanEnv):
 
 
 def check(path):
-    """Compares rooms and steps with recordings of the reference."""
+    """Compares rooms and steps with recordings of the reference itself."""
     opener = gzip.open if path.endswith(".gz") else open
     rooms = steps = 0
     for line in opener(path, "rt", encoding="utf-8"):
@@ -262,8 +261,8 @@ def main():
     parser.add_argument("--rooms", type=int, default=150)
     parser.add_argument("--boxes", type=int, default=2)
     parser.add_argument("--moves", type=int, default=21, help="maximum actions per room")
-    parser.add_argument("--repeat", type=int, default=200, help="repetitions of mage's run")
-    parser.add_argument("--check", metavar="RECORDINGS")
+    parser.add_argument("--repeat", type=int, default=200, help="repetitions of mage")
+    parser.add_argument("--check", metavar="RECORDINGS", help="recordings of the reference to compare with first")
     parser.add_argument("--json", action="store_true", help="print one line of JSON instead of the table")
     args = parser.parse_args()
     sys.setrecursionlimit(10_000)
@@ -309,17 +308,17 @@ def main():
         ours = json.loads(subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout)
     theirs = {"rooms_per_s": len(episodes) / room_time, "steps_per_s": steps / step_time}
     if ours["checksum"] != f"{crc:08x}":
-        sys.exit(f"checksums differ: mage {ours['checksum']}, Python {crc:08x}")
+        sys.exit(f"the checksums differ: {ours['checksum']} (mage), {crc:08x} (Python)")
     ratios = {key: ours[key] / theirs[key] for key in MIN_RATIOS}
     if args.json:
         print(json.dumps({"mage": ours, "python": theirs, "ratios": ratios, "min_ratios": MIN_RATIOS}))
     else:
         table(episodes, steps, crc, ours, theirs, ratios)
-    sys.exit(0 if all(ratios[key] >= minimum for key, minimum in MIN_RATIOS.items()) else 1)
+    sys.exit(0 if all(ratios[key] >= bar for key, bar in MIN_RATIOS.items()) else 1)
 
 
 def table(episodes, steps, crc, ours, theirs, ratios):
-    print(f"{len(episodes)} rooms and {steps} steps with equal observations, rewards and flags (checksum {crc:08x})")
+    print(f"{len(episodes)} rooms, {steps} steps, equal observations, rewards and flags (checksum {crc:08x})")
     print(f"{'':34}{'Python':>12}{'mage':>14}{'ratio':>10}")
     rows = [("rooms/s", "rooms_per_s"), ("steps/s with solvability and text", "steps_per_s")]
     for name, key in rows:

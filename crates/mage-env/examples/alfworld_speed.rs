@@ -7,7 +7,7 @@
 
 use flate2::Crc;
 use mage_env::{
-    Env, EnvId, EnvSpec, Options, Seed, Task,
+    Env, EnvId, EnvSpec, OptionMap, Seed, Task,
     alfworld::{AlfworldGame, AlfworldSpec, HouseholdWorld, initial_observation},
 };
 use serde::Deserialize;
@@ -98,7 +98,7 @@ fn replay(plan: &ReplayPlan) -> Result<serde_json::Value, Box<dyn Error>> {
 
 fn memory(data: &str, count: u64) -> Result<serde_json::Value, Box<dyn Error>> {
     let env_spec = AlfworldSpec::default();
-    let options = Options::default().with("source", "official").with("data", data);
+    let options = OptionMap::default().with("source", "official").with("data", data);
     let task = Task { env: EnvId::new("alfworld"), options, opponent: None, seat: 0, seed: Seed::new(0) };
     let mut tasks = vec![task; usize::try_from(count)?];
     env_spec.assign_without_replacement(&mut tasks, 0, Seed::new(0))?;

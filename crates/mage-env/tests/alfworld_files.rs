@@ -1,7 +1,7 @@
 //! Errors about missing or invalid ALFWorld data. These tests need no data.
 
 use mage_env::{
-    EnvId, EnvSpec, Options, Seed, Task,
+    EnvId, EnvSpec, OptionMap, Seed, Task,
     alfworld::{AlfworldSpec, GameDataset, TaskType},
 };
 
@@ -9,8 +9,8 @@ fn task(options: OptionMap) -> Task {
     Task { env: EnvId::new("alfworld"), options, opponent: None, seat: 0, seed: Seed::new(7) }
 }
 
-fn official(folder: &std::path::Path) -> Options {
-    Options::default().with("source", "official").with("data", folder.to_str().unwrap())
+fn official(folder: &std::path::Path) -> OptionMap {
+    OptionMap::default().with("source", "official").with("data", folder.to_str().unwrap())
 }
 
 #[test]
@@ -22,22 +22,22 @@ fn directories_without_games_report_the_expected_layout() {
     std::fs::create_dir_all(folder.path().join("json_2.1.1/train")).unwrap();
     assert!(error(official(folder.path())).contains("no games of split `train`"));
     assert!(error(official(folder.path()).with("split", "valid_seen")).contains("valid_seen"));
-    assert!(error(Options::default().with("skip_bad", true)).contains("set source = \"official\""));
-    assert!(error(Options::default().with("tasks", vec!["dance"])).contains("unknown variant `dance`"));
-    assert!(error(Options::default().with("tasks", "dance")).contains("unknown variant `dance`"));
-    assert!(error(Options::default().with("tasks", 2)).contains("expected a task type or a list of task types"));
+    assert!(error(OptionMap::default().with("skip_bad", true)).contains("set source = \"official\""));
+    assert!(error(OptionMap::default().with("tasks", vec!["dance"])).contains("unknown variant `dance`"));
+    assert!(error(OptionMap::default().with("tasks", "dance")).contains("unknown variant `dance`"));
+    assert!(error(OptionMap::default().with("tasks", 2)).contains("expected a task type or a list of task types"));
 }
 
 #[test]
 fn options_select_one_or_several_task_types() {
-    let kinds = |options: Options| -> std::collections::BTreeSet<TaskType> {
+    let kinds = |options: OptionMap| -> std::collections::BTreeSet<TaskType> {
         let world = |i| AlfworldSpec::default().world(&Task { seed: Seed::new(i), ..task(options.clone()) });
         (0..40).map(|i| world(i).unwrap().goal().kind).collect()
     };
-    assert_eq!(kinds(Options::default().with("tasks", "heat")), [TaskType::Heat].into());
-    let two = kinds(Options::default().with("tasks", vec!["look", "two"]));
+    assert_eq!(kinds(OptionMap::default().with("tasks", "heat")), [TaskType::Heat].into());
+    let two = kinds(OptionMap::default().with("tasks", vec!["look", "two"]));
     assert_eq!(two, [TaskType::Look, TaskType::Two].into());
-    assert_eq!(kinds(Options::default()), TaskType::ALL.into());
+    assert_eq!(kinds(OptionMap::default()), TaskType::ALL.into());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 mod data;
 
 use mage_env::{
-    EnvId, EnvSpec, Error, Options, Population, Seed, Task,
+    EnvId, EnvSpec, Error, OptionMap, Population, Seed, Task,
     alfworld::{
         AlfworldGame, AlfworldSpec, GameDataset, HouseholdWorld, MAX_SOLUTION_LEN, RoomSplit, TaskType, generate, solve,
     },
@@ -16,7 +16,8 @@ use std::{
 };
 
 fn official(options: &[(&str, serde_json::Value)]) -> Task {
-    let options = options.iter().fold(Options::default().with("source", "official"), |o, (k, v)| o.with(k, v.clone()));
+    let options =
+        options.iter().fold(OptionMap::default().with("source", "official"), |o, (k, v)| o.with(k, v.clone()));
     Task { env: EnvId::new("alfworld"), options, opponent: None, seat: 0, seed: Seed::new(7) }
 }
 

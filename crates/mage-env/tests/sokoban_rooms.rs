@@ -1,7 +1,7 @@
 //! Generated rooms: solvability, determinism, splits and option errors.
 
 use mage_env::{
-    End, EnvId, Options, Outcome, ParsedAction, Population, Registry, Seed, Task,
+    End, EnvId, OptionMap, Outcome, ParsedAction, Population, Registry, Seed, Task,
     sokoban::{Generator, RoomConfig, SokobanBoard, SokobanEpisode, SolvabilityChecker, plan, shortest_path},
 };
 

@@ -16,7 +16,7 @@ fn shop(options: OptionMap, seed: u64) -> Box<dyn Env> {
     Registry::builtin().build(&task(options, seed)).unwrap()
 }
 
-fn build_error(options: Options) -> Error {
+fn build_error(options: OptionMap) -> Error {
     Registry::builtin().build(&task(options, 0)).err().expect("an error")
 }
 
@@ -78,7 +78,7 @@ fn pages_follow_clicks() {
 
 #[test]
 fn invalid_actions_cost_only_the_turn() {
-    let mut env = shop(Options::default(), 2);
+    let mut env = shop(OptionMap::default(), 2);
     let first = env.reset(0);
     for text in ["click[buy now]", "click[search]", "think[hmm]", "buy", "", "search[]", "I1"] {
         let step = act(&mut *env, text);
@@ -91,7 +91,7 @@ fn invalid_actions_cost_only_the_turn() {
 
 #[test]
 fn a_purchase_is_scored_and_ends_the_episode() {
-    let mut env = shop(Options::default(), 3);
+    let mut env = shop(OptionMap::default(), 3);
     env.reset(0);
     let step = buy_first(&mut *env, "plant pots");
     let Some(End::Terminated { outcome, score }) = step.end else { panic!("{step:?}") };
@@ -127,7 +127,7 @@ fn every_legal_action_is_valid_in_full_and_compact_form() {
 
 #[test]
 fn resetting_keeps_the_goal_unless_faithful() {
-    let mut env = shop(Options::default(), 4);
+    let mut env = shop(OptionMap::default(), 4);
     let goal = instruction(&mut *env, 0);
     buy_first(&mut *env, &goal);
     assert_eq!(instruction(&mut *env, 1), goal);
@@ -151,8 +151,8 @@ fn resetting_keeps_the_goal_unless_faithful() {
 
 #[test]
 fn pages_are_available_in_both_formats_of_the_original() {
-    let mut text = shop(Options::default().with("observation", "text"), 5);
-    let mut rich = shop(Options::default().with("observation", "text_rich"), 5);
+    let mut text = shop(OptionMap::default().with("observation", "text"), 5);
+    let mut rich = shop(OptionMap::default().with("observation", "text_rich"), 5);
     let first = rich.reset(0).text;
     assert!(first.starts_with("WebShop\nInstruction: \nLook for ") && first.ends_with("\n[button] Search [button_]\n"));
     text.reset(0);
@@ -191,7 +191,7 @@ fn splits_are_disjoint_and_the_released_ones_overlap() {
 
 #[test]
 fn invalid_options_are_named() {
-    let with = |key: &str, value: serde_json::Value| build_error(Options::default().with(key, value)).to_string();
+    let with = |key: &str, value: serde_json::Value| build_error(OptionMap::default().with(key, value)).to_string();
     assert!(with("colour", "red".into()).contains("unknown field `colour`"));
     assert!(with("products", 0.into()).contains("at least one product"));
     assert!(with("products", 100_000_000.into()).contains("at most"));
@@ -201,7 +201,7 @@ fn invalid_options_are_named() {
     );
     assert!(with("goal_index", 99_999_999.into()).contains("no goal 99999999"));
     // Small catalogues may have no goals at all, or none in a split.
-    let small = |n: u64| task(Options::default().with("products", n).with("split", "in-domain"), 0);
+    let small = |n: u64| task(OptionMap::default().with("products", n).with("split", "in-domain"), 0);
     let errors: Vec<String> =
         (1..=10).filter_map(|n| Registry::builtin().build(&small(n)).err()).map(|e| e.to_string()).collect();
     let nothing = "none of the generated products has an instruction; increase `products`";
@@ -209,9 +209,9 @@ fn invalid_options_are_named() {
     let elsewhere =
         |e: &String| e.contains("split in-domain: contains none of the catalogue's") && e.contains("(train ");
     assert!(errors.iter().any(elsewhere), "{errors:?}");
-    let small = Options::default().with("products", 20).with("split", "reference-train");
+    let small = OptionMap::default().with("products", 20).with("split", "reference-train");
     assert!(build_error(small).to_string().contains("option split"));
-    let missing = Options::default().with("catalogue", "official").with("data", "/nowhere");
+    let missing = OptionMap::default().with("catalogue", "official").with("data", "/nowhere");
     assert!(build_error(missing).to_string().contains("/nowhere: neither items_shuffle.json nor "));
     let env_spec = WebshopSpec;
     let text = "env = \"webshop\"\n[[opponent]]\nname = \"x\"\nkind = \"x\"";

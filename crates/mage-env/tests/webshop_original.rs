@@ -77,7 +77,7 @@ fn thirteen_human_instructions_exist_for_these_products() {
     let env_spec = Registry::builtin().get("webshop").unwrap().clone();
     let mut texts = std::collections::BTreeSet::new();
     for goal in 0..13 {
-        let options = Options::default().with("catalogue", "official").with("data", folder.to_str().unwrap());
+        let options = OptionMap::default().with("catalogue", "official").with("data", folder.to_str().unwrap());
         let options = options.with("goals", "human").with("goal_index", goal);
         let task = Task { env: EnvId::new("webshop"), options, opponent: None, seat: 0, seed: Seed::new(0) };
         texts.insert(env_spec.build(&task).unwrap().reset(0).text);

@@ -122,7 +122,7 @@ impl EnvSpec for AlfworldSpec {
     fn populations(&self) -> Vec<(&'static str, Population)> {
         let split = |name: &str, split: &str| (name.to_owned(), OptionMap::default().with("split", split));
         let mut official = Population::without_opponents(ID);
-        official.options = Options::default().with("source", "official");
+        official.options = OptionMap::default().with("source", "official");
         official.overrides = [
             split("train", "train"),
             split("in-domain", "valid_seen"),
@@ -224,7 +224,7 @@ impl ScriptedAgent for Expert {
     fn act(&mut self, seen: &PromptView<'_>) -> String {
         let Some(world) = &self.world else { return "look".to_owned() };
         let mut state = world.start().clone();
-        seen.done.iter().for_each(|command| drop(world.step(&mut state, command)));
+        seen.history.iter().for_each(|command| drop(world.step(&mut state, command)));
         let next = expert::solve(world, &state).and_then(|plan| plan.first().copied());
         next.map_or_else(|| "look".to_owned(), |command| world.format_command(command))
     }

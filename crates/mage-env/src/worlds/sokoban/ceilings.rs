@@ -41,10 +41,10 @@ pub(super) fn ceilings(
         let task = population.draw(split, 1, task_seed)?;
         let level = levels.map(|n| i * n / count).or(options.level);
         let mut env = env_spec.env(&task, &SokobanOptions { level, ..options.clone() })?;
-        let by_random_play =
+        let solved_by_random =
             play_at_random(&mut env, turns, options.moves_per_action, &mut task_seed.child("luck").rng());
         let (board, start) = env.start();
-        tasks.push(solved(board, start, max_moves, by_random_play));
+        tasks.push(solved(board, start, max_moves, solved_by_random));
         each(i + 1, count);
     }
     Ok(SolvedSplit {
@@ -56,7 +56,7 @@ pub(super) fn ceilings(
     })
 }
 
-fn solved(board: &SokobanBoard, start: SokobanState, max_moves: u32, by_random_play: bool) -> SolvedTask {
+fn solved(board: &SokobanBoard, start: SokobanState, max_moves: u32, solved_by_random: bool) -> SolvedTask {
     let solution = |cost| match solve(board, start, cost, DEFAULT_MAX_STATES) {
         SearchResult::Solved(solution) => Ok(solution),
         SearchResult::Unsolvable => Err(Some(false)),
@@ -111,18 +111,18 @@ mod tests {
 
     #[test]
     fn the_turn_limit_decides_which_levels_are_solvable_in_time() {
-        let with_budget = |budget: u32| level(CORRIDOR, Options::default().with("budget", budget));
+        let with_budget = |budget: u32| level(CORRIDOR, OptionMap::default().with("budget", budget));
         let sufficient = with_budget(3);
         assert_eq!((sufficient.turns, sufficient.budget.as_str()), (1, "3 moves"));
         assert_eq!(
             sufficient.tasks,
-            [SolvedTask { in_time: Some(true), least: vec![Some(3), Some(2)], by_random_play: false }]
+            [SolvedTask { within_turns: Some(true), min_costs: vec![Some(3), Some(2)], solved_by_random: false }]
         );
-        let single = level(CORRIDOR, Options::default().with("budget", 2).with("moves_per_action", 1));
-        assert_eq!((single.turns, single.tasks[0].in_time), (2, Some(false)));
-        let never = level("######\n#@$ ##\n#  .##\n######\n", Options::default());
-        assert_eq!(never.tasks[0].least, [None, None], "a box in a corner");
-        assert_eq!(never.tasks[0].in_time, Some(false));
+        let single = level(CORRIDOR, OptionMap::default().with("budget", 2).with("moves_per_action", 1));
+        assert_eq!((single.turns, single.tasks[0].within_turns), (2, Some(false)));
+        let never = level("######\n#@$ ##\n#  .##\n######\n", OptionMap::default());
+        assert_eq!(never.tasks[0].min_costs, [None, None], "a box in a corner");
+        assert_eq!(never.tasks[0].within_turns, Some(false));
     }
 
     #[test]
@@ -137,9 +137,14 @@ mod tests {
             });
             let report = report.unwrap();
             assert_eq!((report.turns, report.budget.as_str(), report.tasks.len()), (7, "21 moves", MAX_ROOMS));
-            assert!(report.tasks.iter().all(|t| t.in_time == Some(true)));
-            assert!(report.tasks.iter().all(|t| (5..=21).contains(&t.least[0].unwrap()) && t.least[1] <= t.least[0]));
-            let won = report.tasks.iter().filter(|t| t.by_random_play).count();
+            assert!(report.tasks.iter().all(|t| t.within_turns == Some(true)));
+            assert!(
+                report
+                    .tasks
+                    .iter()
+                    .all(|t| (5..=21).contains(&t.min_costs[0].unwrap()) && t.min_costs[1] <= t.min_costs[0])
+            );
+            let won = report.tasks.iter().filter(|t| t.solved_by_random).count();
             assert!((1..MAX_ROOMS / 5).contains(&won), "{split}: {won}");
         }
     }

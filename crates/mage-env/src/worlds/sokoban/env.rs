@@ -143,8 +143,8 @@ impl Env for SokobanEnv {
         if self.end.is_some() { Some(Vec::new()) } else { all_actions(self.config.moves_per_action) }
     }
 
-    fn phrase(&self) -> Option<Phrase> {
-        Some(Phrase { words: &ACTION_WORDS, most: self.config.moves_per_action })
+    fn action_phrase(&self) -> Option<ActionPhrase> {
+        Some(ActionPhrase { words: &ACTION_WORDS, max_words: self.config.moves_per_action })
     }
 
     fn anchor(&self) -> Anchor {

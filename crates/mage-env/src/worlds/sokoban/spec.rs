@@ -78,8 +78,8 @@ impl EnvSpec for SokobanSpec {
             options: docs(),
             opponents: Vec::new(),
             compact_words: words.chain(counts).collect(),
-            compact_action: SokobanOptions::default().moves_per_action,
-            compact_reflection: REFLECTION_WORDS,
+            max_compact_action_words: SokobanOptions::default().moves_per_action,
+            compact_reflection_words: REFLECTION_WORDS,
         }
     }
 

@@ -138,6 +138,6 @@ impl Env for WebshopEnv {
     }
 
     fn render(&self) -> Option<String> {
-        Some(text_ui::picture(&self.shop, &self.session, &self.goal.text))
+        Some(text_ui::render(&self.shop, &self.session, &self.goal.text))
     }
 }

@@ -104,7 +104,7 @@ fn values_to_choose<'a>(product: &'a Product, wanted: &'a GoalOptions) -> impl I
 impl ScriptedAgent for OracleShopper {
     fn act(&mut self, seen: &PromptView<'_>) -> String {
         let mut session = self.start.clone();
-        for action in seen.done.iter().filter_map(|a| action::parse(a).ok()) {
+        for action in seen.history.iter().filter_map(|a| action::parse(a).ok()) {
             session.act(&self.shop, &self.seeded.prices, &action);
         }
         self.next(&session, seen).or_else(|| seen.legal.first().cloned()).unwrap_or_default()

@@ -253,8 +253,8 @@ impl EnvSpec for WebshopSpec {
 }
 
 /// All splits under their own names, including those of the released code.
-fn population(options: Options) -> Population {
-    let split = |(name, _): (&str, GoalSplit)| (name.to_owned(), Options::default().with("split", name));
+fn population(options: OptionMap) -> Population {
+    let split = |(name, _): (&str, GoalSplit)| (name.to_owned(), OptionMap::default().with("split", name));
     Population { options, overrides: GoalSplit::ALL.map(split).into(), ..Population::without_opponents(ID) }
 }
 
@@ -280,7 +280,7 @@ mod tests {
     use super::super::{action, shop::MAX_CACHED_SEEDS};
     use super::*;
 
-    fn parsed(options: &Options) -> WebshopOptions {
+    fn parsed(options: &OptionMap) -> WebshopOptions {
         options.read(OPTIONS_CONTEXT).unwrap()
     }
 

@@ -13,7 +13,7 @@ use super::{
 const WIDTH: usize = 100;
 
 /// Renders the page of a session.
-pub(super) fn picture(shop: &Shop, session: &Session, instruction: &str) -> String {
+pub(super) fn render(shop: &Shop, session: &Session, instruction: &str) -> String {
     let mut lines = wrapped("Instruction: ", instruction);
     lines.push(String::new());
     match session.page {
@@ -117,11 +117,11 @@ mod tests {
     }
 
     #[test]
-    fn pictures_contain_all_texts_of_the_page() {
+    fn rendered_pages_contain_all_texts() {
         let mut env = shop();
         let first = env.reset(0);
         let instruction = first.text.split(super::super::SEPARATOR).nth(2).unwrap().to_owned();
-        let flat = |env: &dyn Env| env.picture().unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
+        let flat = |env: &dyn Env| env.render().unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(flat(&*env).starts_with(&format!("Instruction: {instruction}")));
         for action in ["search[shoe]", "click[next >]", "product", "click[features]", "click[< prev]", "buy"] {
             let legal = env.legal().unwrap();
@@ -132,18 +132,18 @@ mod tests {
             };
             let step = env.step(&env.parse(action));
             assert!(step.valid, "{action}");
-            let picture = flat(&*env);
-            assert!(picture.starts_with(&format!("Instruction: {instruction}")));
+            let rendered = flat(&*env);
+            assert!(rendered.starts_with(&format!("Instruction: {instruction}")));
             if step.end.is_none() {
-                // Every text of the page is in the picture, and every clickable element is in brackets.
+                // Every text of the page is in the rendering, and every clickable element is in brackets.
                 for text in step.observation.text.split(super::super::SEPARATOR) {
                     let text = text.trim_matches('\'').split_whitespace().collect::<Vec<_>>().join(" ");
-                    assert!(picture.contains(&text), "{text:?} is missing after {action}:\n{picture}");
+                    assert!(rendered.contains(&text), "{text:?} is missing after {action}:\n{rendered}");
                 }
-                let lower = picture.to_lowercase();
+                let lower = rendered.to_lowercase();
                 for click in env.legal().unwrap() {
                     let name = click.strip_prefix("click").unwrap();
-                    assert!(lower.contains(name), "{name} is missing after {action}:\n{picture}");
+                    assert!(lower.contains(name), "{name} is missing after {action}:\n{rendered}");
                 }
             }
         }
