@@ -30,8 +30,18 @@ fn the_rules_explain_every_sign_that_is_drawn_and_the_turns_there_are() {
     let path = dir.path().join("level.txt");
     std::fs::write(&path, "########\n#@.$ * #\n#      #\n########\n").unwrap();
     let levels = format!("levels={}", path.display());
-    let args =
-        ["play", "sokoban", "--episodes", "1", "--max-turns", "4", "--option", &levels, "--option", "moves_per_action=5"];
+    let args = [
+        "play",
+        "sokoban",
+        "--episodes",
+        "1",
+        "--max-turns",
+        "4",
+        "--option",
+        &levels,
+        "--option",
+        "moves_per_action=5",
+    ];
     let shown = stdout(&mage_with_input(&args, "?\nr\nl, d, d, d, u\nq\n"));
     let (before, rest) = shown.split_once("You play Sokoban").unwrap();
     let (rules, after) = rest.split_once("your move").unwrap();

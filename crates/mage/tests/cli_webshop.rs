@@ -11,7 +11,10 @@ fn a_person_can_shop() {
     let output = mage_with_input(&["play", "webshop", "--episodes", "1", "--seed", "7"], input);
     let shown = text(&output);
     assert!(output.status.success(), "{shown}");
-    assert!(shown.contains("Instruction: Look for ") && shown.contains("click[buy now] is not possible here"), "{shown}");
+    assert!(
+        shown.contains("Instruction: Look for ") && shown.contains("click[buy now] is not possible here"),
+        "{shown}"
+    );
     assert!(shown.contains("b may be click[back to search], click[buy now]; type more of it"), "{shown}");
     assert!(shown.contains("Page 2 (Total results: ") && shown.contains("[Buy Now]"), "{shown}");
     assert!(shown.contains("Thank you for shopping") && shown.contains("Your score: 0."), "{shown}");
