@@ -1,5 +1,6 @@
-//! Parsing any game file returns a playable game or an error. Since a fuzzer cannot produce the rules' hashes, the problem is
-//! also parsed on its own.
+//! Fuzz target: reading an ALFWorld game file yields a playable game or an error.
+//!
+//! The file contains hashes of the rules, which a fuzzer cannot guess, so the PDDL problem is also read separately.
 
 #![no_main]
 

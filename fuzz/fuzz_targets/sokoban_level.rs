@@ -1,9 +1,9 @@
-//! Parsing any level file returns levels that can be written, played and rendered, or an error.
+//! Fuzz target: reading a Sokoban level file yields levels that can be written, played and rendered, or an error.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use mage_env::sokoban::{SokobanBoard, SokobanLevel, Move, Rendering, compact, parse_compact, render};
+use mage_env::sokoban::{Move, Rendering, SokobanBoard, SokobanLevel, compact, parse_compact, render};
 
 fuzz_target!(|text: &str| {
     let Ok(levels) = SokobanLevel::parse_all(text, "fuzz") else { return };

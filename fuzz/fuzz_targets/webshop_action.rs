@@ -1,4 +1,4 @@
-//! For any sequence of actions, the shop neither panics nor rewards twice.
+//! Fuzz target: arbitrary WebShop actions never panic, and the total reward of an episode stays within [0, 1].
 
 #![no_main]
 

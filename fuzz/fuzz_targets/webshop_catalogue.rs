@@ -1,4 +1,4 @@
-//! Parsing any product list does not panic, nor does a shop with the resulting catalogue.
+//! Fuzz target: reading a WebShop catalogue never panics, and a shop built from it can be searched.
 
 #![no_main]
 

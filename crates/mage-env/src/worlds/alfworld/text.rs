@@ -69,23 +69,23 @@ pub(super) fn feedback(world: &HouseholdWorld, s: &HouseholdState, command: Alfw
         AlfworldCommand::ExamineReceptacle(receptacle) => describe_receptacle(world, s, receptacle, &mut out),
         AlfworldCommand::ExamineObject(object) => describe_object(world, s, object, &mut out),
         AlfworldCommand::Take(object, receptacle) => {
-            push_parts(&["You pick up the ", t(object), " from the ", p(receptacle), "."])
+            push_parts(&["You pick up the ", t(object), " from the ", p(receptacle), "."]);
         }
         AlfworldCommand::Move(object, receptacle) => {
-            push_parts(&["You move the ", t(object), " to the ", p(receptacle), "."])
+            push_parts(&["You move the ", t(object), " to the ", p(receptacle), "."]);
         }
         AlfworldCommand::Clean(object, receptacle) => {
-            push_parts(&["You clean the ", t(object), " using the ", p(receptacle), "."])
+            push_parts(&["You clean the ", t(object), " using the ", p(receptacle), "."]);
         }
         AlfworldCommand::Heat(object, receptacle) => {
-            push_parts(&["You heat the ", t(object), " using the ", p(receptacle), "."])
+            push_parts(&["You heat the ", t(object), " using the ", p(receptacle), "."]);
         }
         AlfworldCommand::Cool(object, receptacle) => {
-            push_parts(&["You cool the ", t(object), " using the ", p(receptacle), "."])
+            push_parts(&["You cool the ", t(object), " using the ", p(receptacle), "."]);
         }
         AlfworldCommand::UseObject(object) => push_parts(&["You turn on the ", t(object), "."]),
         AlfworldCommand::Slice(object, knife) => {
-            push_parts(&["You sliced the ", t(object), " with the ", t(knife), "."])
+            push_parts(&["You sliced the ", t(object), " with the ", t(knife), "."]);
         }
     }
     out
