@@ -229,7 +229,8 @@ mod tests {
 
     #[test]
     fn expert_responses_are_valid_in_either_form() {
-        for (env, expert) in [("webshop", "oracle"), ("alfworld", "expert"), ("tictactoe", "bayes"), ("kuhn", "bayes")] {
+        for (env, expert) in [("webshop", "oracle"), ("alfworld", "expert"), ("tictactoe", "bayes"), ("kuhn", "bayes")]
+        {
             for (form, epsilon) in [
                 (PromptForm::Compact, 0.0),
                 (PromptForm::Compact, 0.3),
