@@ -1,5 +1,5 @@
-//! The embedded engine beside engines that run: SkyRL at `MAGE_TINKER_URL` and vLLM at `MAGE_VLLM_URL`, both with the model
-//! in `MAGE_ENGINE_MODEL`, as `conformance/engines/run.py` starts them. Skipped, loudly, where they are not named.
+//! Comparison of the embedded engine with live servers: SkyRL at `MAGE_TINKER_URL` and vLLM at `MAGE_VLLM_URL`, both with the
+//! model in `MAGE_ENGINE_MODEL`, as started by `conformance/engines/run.py`. Skipped with a message if these are not set.
 
 use mage_engine::{Loss, Objective, OptimStep, PerToken, Sampler, ScoreRequest, TokenForest, Trainer, block_on};
 use mage_native::{EngineOptions, NativeAdapter, NativeModel};
@@ -13,19 +13,19 @@ use std::{
     path::{Path, PathBuf},
 };
 
-fn named(name: &str) -> Option<String> {
+fn env_var(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|v| !v.is_empty())
 }
 
-/// Says so where everybody sees it: what a test prints in the usual way is kept back when it passes.
-fn skip(why: &str) {
-    let _ = writeln!(std::io::stderr(), "\n*** SKIPPED: {why}; see conformance/engines/ ***");
+/// Writes to stderr directly, since the test harness hides the output of passing tests.
+fn skip(reason: &str) {
+    let _ = writeln!(std::io::stderr(), "\n*** SKIPPED: {reason}; see conformance/engines/ ***");
 }
 
 fn engines() -> Option<(String, String, PathBuf)> {
-    let found = (named("MAGE_TINKER_URL"), named("MAGE_VLLM_URL"), named("MAGE_ENGINE_MODEL"));
-    let (Some(tinker), Some(vllm), Some(model)) = found else {
-        skip("MAGE_TINKER_URL, MAGE_VLLM_URL, MAGE_ENGINE_MODEL name no engines");
+    let vars = (env_var("MAGE_TINKER_URL"), env_var("MAGE_VLLM_URL"), env_var("MAGE_ENGINE_MODEL"));
+    let (Some(tinker), Some(vllm), Some(model)) = vars else {
+        skip("MAGE_TINKER_URL, MAGE_VLLM_URL and MAGE_ENGINE_MODEL are not set");
         return None;
     };
     Some((tinker, vllm, model.into()))
@@ -72,7 +72,7 @@ fn pool(url: String, vocabulary: usize) -> VllmPool {
     .unwrap()
 }
 
-/// How likely the embedded engine finds the fixed sequence, and how many words the model has.
+/// Log-probabilities of the fixed sequence in the embedded engine, and the vocabulary size.
 fn native(model: &Path) -> (Fingerprint, usize) {
     let model = NativeModel::open(model).unwrap();
     let vocabulary = model.config().vocab_size;
@@ -82,7 +82,7 @@ fn native(model: &Path) -> (Fingerprint, usize) {
 }
 
 #[test]
-fn all_engines_find_the_same_tokens_as_likely() {
+fn all_engines_agree_on_log_probabilities() {
     let Some((tinker, vllm, model)) = engines() else { return };
     let dir = tempfile::tempdir().unwrap();
     let (ours, vocabulary) = native(&model);
@@ -90,18 +90,18 @@ fn all_engines_find_the_same_tokens_as_likely() {
     let runtime = mage_train::train::runtime(1).unwrap();
     let vllm = runtime.block_on(pool(vllm.clone(), vocabulary).base_fingerprint(&vllm)).unwrap();
     eprintln!("SkyRL {:.1e}, vLLM {:.1e} from native", ours.distance(&skyrl), ours.distance(&vllm));
-    // Each is within 1e-5 of what 64 bits give, which whoever asks a fourth and in 64 bits checks; so no two are further apart.
+    // Each is within 1e-5 of a 64-bit reference (checked by conformance/engines/run.py), so any two differ by at most 2e-5.
     assert!(ours.distance(&skyrl) < 2e-5 && ours.distance(&vllm) < 2e-5, "{ours:?}\n{skyrl:?}\n{vllm:?}");
-    if let Some(file) = named("MAGE_FINGERPRINTS_OUT") {
+    if let Some(file) = env_var("MAGE_FINGERPRINTS_OUT") {
         let all = BTreeMap::from([("native", ours), ("SkyRL", skyrl), ("vLLM", vllm)]);
         std::fs::write(file, serde_json::to_string(&all).unwrap()).unwrap();
     }
 }
 
 #[test]
-fn whole_models_arrive() {
-    let (Some((_, vllm, model)), Some(other)) = (engines(), named("MAGE_OTHER_MODEL")) else {
-        skip("MAGE_OTHER_MODEL names no second model");
+fn full_models_are_pushed() {
+    let (Some((_, vllm, model)), Some(other)) = (engines(), env_var("MAGE_OTHER_MODEL")) else {
+        skip("MAGE_OTHER_MODEL is not set");
         return;
     };
     let runtime = mage_train::train::runtime(1).unwrap();
@@ -109,40 +109,40 @@ fn whole_models_arrive() {
     let (second, _) = native(Path::new(&other));
     let pool = pool(vllm.clone(), vocabulary);
     assert!(first.distance(&second) > 0.1, "two models");
-    for (folder, numbers) in [(Path::new(&other), &second), (&model, &first)] {
-        runtime.block_on(pool.push_weights(folder, numbers)).unwrap();
-        let there = runtime.block_on(pool.base_fingerprint(&vllm)).unwrap();
-        eprintln!("{} arrived, {:.1e} from native", folder.display(), numbers.distance(&there));
-        assert!(numbers.distance(&there) < 2e-5);
+    for (folder, fingerprint) in [(Path::new(&other), &second), (&model, &first)] {
+        runtime.block_on(pool.push_weights(folder, fingerprint)).unwrap();
+        let served = runtime.block_on(pool.base_fingerprint(&vllm)).unwrap();
+        eprintln!("{} pushed, {:.1e} from native", folder.display(), fingerprint.distance(&served));
+        assert!(fingerprint.distance(&served) < 2e-5);
     }
 }
 
-/// vLLM 0.32.0 answers that a model whose head is its embedding was loaded, and keeps the head from before.
+/// vLLM 0.32.0 reports success for a model with tied embeddings but keeps the previous LM head.
 #[test]
-fn a_head_that_was_left_behind_is_found() {
-    let (Some((_, vllm, model)), Some(other)) = (engines(), named("MAGE_TIED_MODEL")) else {
-        skip("MAGE_TIED_MODEL names no second model with a tied head");
+fn a_stale_lm_head_is_detected() {
+    let (Some((_, vllm, model)), Some(other)) = (engines(), env_var("MAGE_TIED_MODEL")) else {
+        skip("MAGE_TIED_MODEL is not set");
         return;
     };
     let runtime = mage_train::train::runtime(1).unwrap();
     let (first, vocabulary) = native(&model);
     let (second, _) = native(Path::new(&other));
     let pool = pool(vllm.clone(), vocabulary);
-    let there = runtime.block_on(pool.base_fingerprint(&vllm)).unwrap();
-    assert!(first.distance(&there) < 2e-5, "before the push it has the first");
+    let served = runtime.block_on(pool.base_fingerprint(&vllm)).unwrap();
+    assert!(first.distance(&served) < 2e-5, "the first model before the push");
     let e = runtime.block_on(pool.push_weights(Path::new(&other), &second)).unwrap_err().to_string();
     eprintln!("{e}");
     assert!(
         e.contains("it does not have the weights of") && e.contains("log-probabilities of a fixed sequence"),
         "{e}"
     );
-    let there = runtime.block_on(pool.base_fingerprint(&vllm)).unwrap();
-    assert!(there.distance(&first) > 0.1 && there.distance(&second) > 0.1, "neither the one nor the other");
-    assert!(!pool.servers()[0].up, "and nobody is sent there");
+    let served = runtime.block_on(pool.base_fingerprint(&vllm)).unwrap();
+    assert!(served.distance(&first) > 0.1 && served.distance(&second) > 0.1, "neither model");
+    assert!(!pool.servers()[0].up, "the server is marked unhealthy");
 }
 
 #[test]
-fn one_update_changes_the_adapter_as_the_embedded_engine_does() {
+fn one_update_changes_the_adapter_as_in_the_embedded_engine() {
     let Some((tinker, _, model)) = engines() else { return };
     for objective in [Objective::ImportanceSampling, Objective::Cispo { low: 0.2, high: 0.3 }] {
         one_update(&tinker, &model, objective);
@@ -153,10 +153,10 @@ fn one_update(tinker: &str, model: &Path, objective: Objective) {
     let dir = tempfile::tempdir().unwrap();
     let base = NativeModel::open(model).unwrap();
     let (config, vocabulary) = (base.config().clone(), base.config().vocab_size);
-    let mut there = trainer(tinker, model, vocabulary, dir.path());
-    // A step first, so that both matrices of the adapter have gradients.
+    let mut server = trainer(tinker, model, vocabulary, dir.path());
+    // One step first, so that both adapter matrices have gradients.
     let step = OptimStep { learning_rate: 1e-2, max_grad_norm: 0.0, epsilon: 1e-3, ..Default::default() };
-    let rows = |advantage: f32| {
+    let batch = |advantage: f32| {
         TokenForest::from_sequences([vec![0_u32, 3, 5, 7, 2, 4], vec![1, 6, 2, 9, 3]].into_iter().enumerate().map(
             move |(r, tokens)| {
                 let n = tokens.len();
@@ -172,19 +172,19 @@ fn one_update(tinker: &str, model: &Path, objective: Objective) {
         ))
     };
     let loss = Loss::of(objective);
-    there.forward_backward(&rows(1.0), &Loss::of(Objective::CrossEntropy)).unwrap();
-    there.optim_step(&step).unwrap();
+    server.forward_backward(&batch(1.0), &Loss::of(Objective::CrossEntropy)).unwrap();
+    server.optim_step(&step).unwrap();
     let (before, after) = (dir.path().join("before"), dir.path().join("after"));
-    there.save(&before).unwrap();
-    // A fresh optimiser on both sides.
+    server.save(&before).unwrap();
+    // New optimiser state on both sides.
     let start = NativeAdapter::open(&before, &config).unwrap();
-    let (mut here, _) = base.with_adapter(start.clone()).unwrap().train(EngineOptions::default()).unwrap();
-    let ours = here.forward_backward(&rows(1.0), &loss).unwrap();
-    let theirs = there.forward_backward(&rows(1.0), &loss).unwrap();
+    let (mut native, _) = base.with_adapter(start.clone()).unwrap().train(EngineOptions::default()).unwrap();
+    let ours = native.forward_backward(&batch(1.0), &loss).unwrap();
+    let theirs = server.forward_backward(&batch(1.0), &loss).unwrap();
     assert!((ours.loss - theirs.loss).abs() < 1e-5 * ours.loss.abs().max(1.0), "{} {}", ours.loss, theirs.loss);
-    // SkyRL's JAX backend has one first matrix for q, k and v, and one for gate and up, and writes it out for each: its
-    // gradient is the sum of ours (found here; second matrices and all others are each their own).
-    let gradients: BTreeMap<String, Vec<f32>> = here.gradients().map(|(n, _, g)| (n.to_owned(), g.to_vec())).collect();
+    // SkyRL's JAX backend shares lora_A between q, k and v and between gate and up, and saves a copy for each: its gradient is
+    // the sum of the native ones. All other matrices are separate.
+    let gradients: BTreeMap<String, Vec<f32>> = native.gradients().map(|(n, _, g)| (n.to_owned(), g.to_vec())).collect();
     let shared = |name: &str| -> Vec<String> {
         let family = [&["q_proj", "k_proj", "v_proj"][..], &["gate_proj", "up_proj"]];
         let found = family.iter().find_map(|f| f.iter().find(|m| name.contains(**m)).map(|m| (f, m)));
@@ -197,25 +197,25 @@ fn one_update(tinker: &str, model: &Path, objective: Objective) {
         let parts: Vec<&Vec<f32>> = shared(name).iter().map(|n| &gradients[n]).collect();
         (0..parts[0].len()).map(|i| parts.iter().map(|p| p[i]).sum()).collect()
     };
-    // Moments that forget everything: the step is the gradient over its own size.
-    let plain = OptimStep { beta1: 0.0, beta2: 0.0, ..step };
-    let norm = there.optim_step(&plain).unwrap().grad_norm;
+    // Without momentum, the step is the gradient divided by its absolute value.
+    let no_momentum = OptimStep { beta1: 0.0, beta2: 0.0, ..step };
+    let norm = server.optim_step(&no_momentum).unwrap().grad_norm;
     let squares = gradients.keys().map(|n| {
         let square: f64 = sum(n).iter().map(|g| f64::from(*g).powi(2)).sum();
         square / shared(n).len() as f64
     });
     let expected = squares.sum::<f64>().sqrt();
     assert!((norm / expected - 1.0).abs() < 1e-5, "{norm} {expected}");
-    there.save(&after).unwrap();
+    server.save(&after).unwrap();
     let changed = NativeAdapter::open(&after, &config).unwrap();
-    let (mut largest, mut apart) = (0.0_f32, 0.0_f32);
+    let (mut largest, mut max_error) = (0.0_f32, 0.0_f32);
     for ((name, _, first), (_, _, last)) in start.tensors().zip(changed.tensors()) {
         for ((g, first), last) in sum(name).iter().zip(first).zip(last) {
-            let ours = -plain.learning_rate * g / (g.abs() + plain.epsilon);
+            let ours = -no_momentum.learning_rate * g / (g.abs() + no_momentum.epsilon);
             largest = largest.max((last - first).abs());
-            apart = apart.max((last - first - ours).abs());
+            max_error = max_error.max((last - first - ours).abs());
         }
     }
-    eprintln!("{objective:?}: norms {norm} {expected}; largest change {largest:.2e}, apart by {apart:.2e}");
-    assert!(largest > 5e-3 && apart < 1e-3 * largest, "{largest} {apart}");
+    eprintln!("{objective:?}: norms {norm} {expected}; largest change {largest:.2e}, maximum error {max_error:.2e}");
+    assert!(largest > 5e-3 && max_error < 1e-3 * largest, "{largest} {max_error}");
 }

@@ -1,4 +1,4 @@
-//! Memories that all tasks share, through a model that fails in the middle.
+//! Memory shared between tasks, with a model that fails during the evaluation.
 
 use mage_core::{EpisodeConfig, Lexical, MemoryFactory, MemoryScope, PromptMethod, Trajectory, prompt::PromptLibrary};
 use mage_engine::{
@@ -20,12 +20,12 @@ use std::{
 };
 use tokio::runtime::Handle;
 
-/// Says something else to every prompt, so that what is remembered shows; fails after so many answers.
-struct Fickle {
-    left: AtomicUsize,
+/// Responds to every prompt differently, so that the content of the memory shows. Fails after `remaining` responses.
+struct FailingModel {
+    remaining: AtomicUsize,
 }
 
-impl ChatPolicy for Fickle {
+impl ChatPolicy for FailingModel {
     fn complete(&self, request: ChatRequest) -> BoxFuture<'_, Result<ChatCompletion>> {
         let prompt = &request.messages[0].content;
         let mark = Hash::of(prompt).to_string();
@@ -39,9 +39,9 @@ impl ChatPolicy for Fickle {
             let action = if mark.as_bytes()[0].is_multiple_of(2) { "BET" } else { "PASS" };
             format!("<action>{action}</action>")
         };
-        let left = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
+        let remaining = self.remaining.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
         Box::pin(async move {
-            left.map_err(|_| Error::Engine { engine: "fickle".to_owned(), reason: "gone".to_owned() })?;
+            remaining.map_err(|_| Error::Engine { engine: "failing".to_owned(), reason: "unreachable".to_owned() })?;
             Ok(ChatCompletion {
                 text,
                 finish: FinishReason::Stop,
@@ -55,22 +55,22 @@ impl ChatPolicy for Fickle {
     }
 }
 
-fn evaluation(approach: PromptMethod, scope: MemoryScope, answers: usize, runtime: &Handle) -> Arc<Evaluation> {
+fn evaluation(prompt_method: PromptMethod, scope: MemoryScope, responses: usize, runtime: &Handle) -> Arc<Evaluation> {
     let registry = Registry::builtin();
     let env_spec = registry.get("kuhn").unwrap();
-    let settings = EpisodeConfig { episodes: 2, ..EpisodeConfig::default() };
-    let settings = Arc::new(approach.configure(settings));
+    let episode_config = EpisodeConfig { episodes: 2, ..EpisodeConfig::default() };
+    let episode_config = Arc::new(prompt_method.configure(episode_config));
     let prompts = PromptLibrary::builtin().get("kuhn").unwrap();
-    let maker = MemoryFactory::new(approach, scope, Arc::new(Lexical), Arc::clone(&settings), Arc::clone(&prompts));
-    let drawn = DecodingConfig { params: SamplingParams::default(), thinking: Thinking::Off };
-    let policy = Arc::new(Fickle { left: answers.into() });
+    let memories = MemoryFactory::new(prompt_method, scope, Arc::new(Lexical), Arc::clone(&episode_config), Arc::clone(&prompts));
+    let decoding = DecodingConfig { params: SamplingParams::default(), thinking: Thinking::Off };
+    let policy = Arc::new(FailingModel { remaining: responses.into() });
     Arc::new(Evaluation {
         env_spec: Arc::clone(env_spec),
         prompts,
-        episode_config: settings,
-        memories: Some(Arc::new(maker.unwrap())),
+        episode_config,
+        memories: Some(Arc::new(memories.unwrap())),
         task_set: TaskSet::new(&env_spec.default_population(), "train", 2, 12, Seed::new(3)).unwrap(),
-        agent: Agent::Model(ModelAgent::chat("fickle", "fickle", policy, drawn, runtime.clone(), 4)),
+        agent: Agent::Model(ModelAgent::chat("failing", "failing", policy, decoding, runtime.clone(), 4)),
         seed: Seed::new(4),
         stop: Arc::default(),
     })
@@ -82,28 +82,28 @@ fn finished(path: &Path) -> Vec<Trajectory> {
 }
 
 #[test]
-fn a_shared_memory_is_the_same_after_an_interruption() {
+fn a_shared_memory_is_restored_after_an_interruption() {
     let runtime = runtime(2).unwrap();
     let dir = tempfile::tempdir().unwrap();
-    for approach in [PromptMethod::AMem, PromptMethod::Memento] {
-        let start = |answers| evaluation(approach, MemoryScope::Shared, answers, runtime.handle());
-        let whole = dir.path().join(format!("{}-whole", approach.name()));
+    for prompt_method in [PromptMethod::AMem, PromptMethod::Memento] {
+        let start = |responses| evaluation(prompt_method, MemoryScope::Shared, responses, runtime.handle());
+        let whole = dir.path().join(format!("{}-whole", prompt_method.name()));
         start(10_000).run_into(&mut TrajectoryStore::open(&whole).unwrap(), |_| ()).unwrap();
         let whole = finished(&whole);
-        let marks = |r: &Trajectory| r.requests[0].messages[0].content.len();
-        assert!(marks(&whole[11]) > marks(&whole[0]), "later tasks know of earlier ones");
-        let parts = dir.path().join(format!("{}-parts", approach.name()));
+        let first_prompt_len = |t: &Trajectory| t.requests[0].messages[0].content.len();
+        assert!(first_prompt_len(&whole[11]) > first_prompt_len(&whole[0]), "prompts of later tasks contain the memory of earlier ones");
+        let parts = dir.path().join(format!("{}-parts", prompt_method.name()));
         let error = start(25).run_into(&mut TrajectoryStore::open(&parts).unwrap(), |_| ()).unwrap_err();
         assert!(error.to_string().contains("later tasks depend on its memory"), "{error}");
-        let so_far = finished(&parts).len();
-        assert!((1..12).contains(&so_far));
+        let stored = finished(&parts).len();
+        assert!((1..12).contains(&stored));
         start(10_000).run_into(&mut TrajectoryStore::open(&parts).unwrap(), |_| ()).unwrap();
-        assert_eq!(finished(&parts), whole, "word for word, in the panel's order");
+        assert_eq!(finished(&parts), whole, "equal text, in the order of the task set");
     }
 }
 
 #[test]
-fn tasks_with_memories_of_their_own_do_not_depend_on_company() {
+fn tasks_with_separate_memories_do_not_depend_on_each_other() {
     let runtime = runtime(2).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let by_key = |path: &Path| {
@@ -111,8 +111,8 @@ fn tasks_with_memories_of_their_own_do_not_depend_on_company() {
         all.sort_by(|a, b| a.key.cmp(&b.key));
         all
     };
-    for approach in PromptMethod::ALL {
-        let start = |answers| evaluation(approach, MemoryScope::MetaEpisode, answers, runtime.handle());
+    for prompt_method in PromptMethod::ALL {
+        let start = |responses| evaluation(prompt_method, MemoryScope::MetaEpisode, responses, runtime.handle());
         let (once, twice) = (dir.path().join("once"), dir.path().join("twice"));
         start(10_000).run_into(&mut TrajectoryStore::open(&once).unwrap(), |_| ()).unwrap();
         let mut store = TrajectoryStore::open(&twice).unwrap();
@@ -122,7 +122,7 @@ fn tasks_with_memories_of_their_own_do_not_depend_on_company() {
         assert!(failures > 0 && store.len() < 12);
         drop(store);
         start(10_000).run_into(&mut TrajectoryStore::open(&twice).unwrap(), |_| ()).unwrap();
-        assert_eq!(by_key(&twice), by_key(&once), "{}", approach.name());
+        assert_eq!(by_key(&twice), by_key(&once), "{}", prompt_method.name());
         for path in [once, twice] {
             std::fs::remove_file(path).unwrap();
         }

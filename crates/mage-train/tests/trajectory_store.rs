@@ -1,4 +1,4 @@
-//! The record store under crashes, damage and rivals.
+//! The trajectory store under crashes, damage and concurrent writers.
 
 use mage_core::{EpisodeConfig, Trajectory, prompt::PromptLibrary};
 use mage_env::{Registry, Seed};
@@ -12,22 +12,22 @@ use std::{fs, io::Write, path::Path, sync::Arc};
 fn evaluation(count: usize) -> Arc<Evaluation> {
     let registry = Registry::builtin();
     let env_spec = registry.get("kuhn").unwrap();
-    let panel = TaskSet::new(&env_spec.default_population(), "train", 2, count, Seed::new(3)).unwrap();
+    let task_set = TaskSet::new(&env_spec.default_population(), "train", 2, count, Seed::new(3)).unwrap();
     Arc::new(Evaluation {
         env_spec: Arc::clone(env_spec),
         prompts: PromptLibrary::builtin().get("kuhn").unwrap(),
         episode_config: Arc::new(EpisodeConfig::compact(&env_spec.info(), 2)),
         memories: None,
-        task_set: panel,
+        task_set,
         agent: Agent::Random,
         seed: Seed::new(4),
         stop: Arc::default(),
     })
 }
 
-fn records(count: usize) -> Vec<Trajectory> {
+fn trajectories(count: usize) -> Vec<Trajectory> {
     let mut all = Vec::new();
-    evaluation(count).run(|r| all.push(r.clone())).unwrap();
+    evaluation(count).run(|t| all.push(t.clone())).unwrap();
     all
 }
 
@@ -36,13 +36,13 @@ fn read(path: &Path) -> Vec<Trajectory> {
 }
 
 #[test]
-fn what_is_appended_is_read_back_once() {
+fn appended_trajectories_are_read_back_once() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("r.jsonl");
-    let all = records(20);
+    let all = trajectories(20);
     let mut store = TrajectoryStore::open(&path).unwrap();
     assert_eq!(store.append(&all[..12]).unwrap(), 12);
-    assert_eq!(store.append(&all).unwrap(), 8, "known keys are left out");
+    assert_eq!(store.append(&all).unwrap(), 8, "finished keys are skipped");
     drop(store);
     let store = TrajectoryStore::open(&path).unwrap();
     assert_eq!((store.len(), store.repaired_bytes()), (20, 0));
@@ -51,17 +51,17 @@ fn what_is_appended_is_read_back_once() {
 }
 
 #[test]
-fn a_write_cut_off_anywhere_loses_at_most_the_last_record() {
+fn a_truncated_write_loses_at_most_the_last_trajectory() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("r.jsonl");
-    let all = records(3);
+    let all = trajectories(3);
     TrajectoryStore::open(&path).unwrap().append(&all).unwrap();
     let bytes = fs::read(&path).unwrap();
     let ends: Vec<usize> = bytes.iter().enumerate().filter(|(_, b)| **b == b'\n').map(|(i, _)| i + 1).collect();
     for cut in (0..bytes.len()).step_by(37).chain(ends.iter().flat_map(|e| [e - 1, *e])) {
         fs::write(&path, &bytes[..cut]).unwrap();
         let whole = ends.iter().filter(|e| **e <= cut).count();
-        assert_eq!(read(&path), all[..whole], "the reader passes over half a line");
+        assert_eq!(read(&path), all[..whole], "the reader skips a partial line");
         let mut store = TrajectoryStore::open(&path).unwrap();
         assert_eq!(store.len(), whole);
         store.append(&all).unwrap();
@@ -70,10 +70,10 @@ fn a_write_cut_off_anywhere_loses_at_most_the_last_record() {
 }
 
 #[test]
-fn damage_in_the_middle_is_named_and_nothing_is_touched() {
+fn damage_inside_the_file_is_reported_and_the_file_is_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("r.jsonl");
-    TrajectoryStore::open(&path).unwrap().append(&records(3)).unwrap();
+    TrajectoryStore::open(&path).unwrap().append(&trajectories(3)).unwrap();
     let mut lines: Vec<String> = fs::read_to_string(&path).unwrap().lines().map(str::to_owned).collect();
     lines[1].truncate(40);
     let damaged = lines.join("\n") + "\n";
@@ -85,7 +85,7 @@ fn damage_in_the_middle_is_named_and_nothing_is_touched() {
 }
 
 #[test]
-fn two_writers_are_one_too_many() {
+fn a_second_writer_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("r.jsonl");
     let first = TrajectoryStore::open(&path).unwrap();
@@ -95,7 +95,7 @@ fn two_writers_are_one_too_many() {
 }
 
 #[test]
-fn an_evaluation_stopped_halfway_goes_on_where_it_was() {
+fn an_interrupted_evaluation_continues_with_the_missing_tasks() {
     let dir = tempfile::tempdir().unwrap();
     let (whole, halves) = (dir.path().join("whole.jsonl"), dir.path().join("halves.jsonl"));
     let evaluation = evaluation(700);
@@ -103,28 +103,28 @@ fn an_evaluation_stopped_halfway_goes_on_where_it_was() {
     let half = fs::read(&whole).unwrap();
     fs::File::create(&halves).unwrap().write_all(&half[..half.len() / 2]).unwrap();
     let mut store = TrajectoryStore::open(&halves).unwrap();
-    let had = store.len();
-    assert!(had > 0 && had < 700);
+    let stored = store.len();
+    assert!(stored > 0 && stored < 700);
     let mut played = 0;
     evaluation.run_into(&mut store, |_| played += 1).unwrap();
-    assert_eq!(played + had, 700);
-    assert_eq!(fs::read(&halves).unwrap(), half, "byte for byte as if never stopped");
+    assert_eq!(played + stored, 700);
+    assert_eq!(fs::read(&halves).unwrap(), half, "byte-identical to an uninterrupted evaluation");
 }
 
 #[test]
 fn results_do_not_depend_on_the_number_of_threads() {
     let play = |threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| records(300))
+        pool.install(|| trajectories(300))
     };
     assert_eq!(play(1), play(3));
 }
 
 #[test]
-fn a_file_that_is_no_store_is_left_alone() {
+fn a_file_that_is_not_a_store_is_not_modified() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("notes.txt");
-    for text in ["my precious notes, no line break", "notes\nof two lines", "{\"other\": 1}", "{\"kez"] {
+    for text in ["some notes, no line break", "notes\nof two lines", "{\"other\": 1}", "{\"kez"] {
         fs::write(&path, text).unwrap();
         let error = TrajectoryStore::open(&path).unwrap_err();
         assert!(matches!(error, Error::Line { .. }), "{error}");
@@ -133,7 +133,7 @@ fn a_file_that_is_no_store_is_left_alone() {
 }
 
 #[test]
-fn agents_with_other_beliefs_have_other_keys() {
+fn agents_with_different_populations_have_different_keys() {
     let registry = Registry::builtin();
     let env_spec = registry.get("kuhn").unwrap();
     let mut population = env_spec.default_population();
@@ -145,17 +145,17 @@ fn agents_with_other_beliefs_have_other_keys() {
 }
 
 #[test]
-fn a_failure_is_kept_and_tried_again() {
+fn a_failed_trajectory_is_kept_and_retried() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("r.jsonl");
-    let all = records(2);
-    let failed = Trajectory { error: Some("the model is gone".to_owned()), ..all[0].clone() };
+    let all = trajectories(2);
+    let failed = Trajectory { error: Some("the model is unreachable".to_owned()), ..all[0].clone() };
     let mut store = TrajectoryStore::open(&path).unwrap();
     assert_eq!(store.append([&failed, &all[1]]).unwrap(), 2);
     assert!(!store.contains(&all[0].key) && store.contains(&all[1].key));
     drop(store);
     let mut store = TrajectoryStore::open(&path).unwrap();
     assert_eq!((store.len(), store.append([&failed, &all[0]]).unwrap()), (1, 2));
-    assert_eq!(store.append([&failed, &all[0]]).unwrap(), 0, "what is finished stays finished");
+    assert_eq!(store.append([&failed, &all[0]]).unwrap(), 0, "finished tasks stay finished");
     assert_eq!(read(&path).len(), 4);
 }

@@ -1,5 +1,4 @@
-//! Agents of known strength through the whole machine: what is measured must agree with what is exact, with memory and
-//! with the memory blanked.
+//! Evaluation of scripted agents of known strength: measured scores must agree with exact ones, with memory and without.
 
 use mage_core::{
     Bootstrap, EpisodeConfig, MemoryMode, MetaEpisodeResult, MetricSummary, UnplayedEpisodes, prompt::PromptLibrary,
@@ -39,7 +38,7 @@ fn results(
         stop: Arc::default(),
     });
     let mut results = Vec::new();
-    evaluation.run(|record| results.extend(record.result())).unwrap();
+    evaluation.run(|trajectory| results.extend(trajectory.result())).unwrap();
     assert_eq!(results.len(), tasks);
     results
 }
@@ -63,13 +62,13 @@ fn check(policy: &str, results: &[MetaEpisodeResult], exact: impl Fn(u8, usize) 
     }
 }
 
-fn pool() -> Population {
+fn population() -> Population {
     KuhnSpec::default().default_population()
 }
 
 #[test]
-fn bayes_earns_its_exact_curve_and_with_blanked_memory_its_first_episode() {
-    let population = pool();
+fn bayes_scores_its_exact_curve_and_without_memory_its_first_episode() {
+    let population = population();
     let exact = [0, 1].map(|s| KuhnSpec::default().bayes(&population, "train", s, 3).unwrap());
     for (policy, objective) in [("bayes", ScoreObjective::Sum), ("bayes-last", ScoreObjective::Last)] {
         let curve = |seat: u8, n: usize| exact[usize::from(seat)].curve(objective).by_episode[n];
@@ -79,7 +78,7 @@ fn bayes_earns_its_exact_curve_and_with_blanked_memory_its_first_episode() {
 }
 
 #[test]
-fn bayes_follows_an_opponent_that_switches() {
+fn bayes_adapts_to_a_switching_opponent() {
     let text = r#"
         env = "kuhn"
         [[opponent]]
@@ -91,13 +90,13 @@ fn bayes_follows_an_opponent_that_switches() {
     let population = Population::from_toml(text, "test").unwrap();
     let exact = [0, 1].map(|s| KuhnSpec::default().bayes(&population, "train", s, 4).unwrap());
     let curve = |seat: u8, n: usize| exact[usize::from(seat)].curve(ScoreObjective::Sum).by_episode[n];
-    assert!(curve(0, 3) > exact[0].memoryless().last() + 0.02, "there is something to learn");
+    assert!(curve(0, 3) > exact[0].memoryless().last() + 0.02, "adaptation pays off");
     check("bayes", &results("bayes", MemoryMode::ReflectionOnly, &population, 4, 12_000), curve);
 }
 
 #[test]
-fn best_response_nash_and_random_earn_what_the_tree_says() {
-    let population = pool();
+fn best_response_nash_and_random_score_their_exact_values() {
+    let population = population();
     let exact = [0, 1].map(|s| KuhnSpec::default().bayes(&population, "train", s, 2).unwrap());
     let informed = |seat: u8, n: usize| exact[usize::from(seat)].full_info().by_episode[n];
     for memory in [MemoryMode::ReflectionOnly, MemoryMode::None] {
@@ -124,8 +123,8 @@ fn best_response_nash_and_random_earn_what_the_tree_says() {
 }
 
 #[test]
-fn reported_intervals_hold_the_exact_values() {
-    let population = pool();
+fn reported_intervals_contain_the_exact_values() {
+    let population = population();
     let results = results("bayes", MemoryMode::ReflectionOnly, &population, 3, 12_000);
     let summary: MetricSummary = summarise(
         &results.into_iter().enumerate().collect::<Vec<_>>(),
