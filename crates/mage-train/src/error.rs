@@ -27,7 +27,7 @@ pub enum Error {
         path: PathBuf,
         /// Line number, from 1.
         line: u64,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// A scripted policy that cannot respond.
@@ -41,7 +41,7 @@ pub enum Error {
     Recipe {
         /// The file or key.
         location: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// A run directory that cannot be used.
@@ -49,7 +49,7 @@ pub enum Error {
     Run {
         /// The directory, or the file in it.
         path: PathBuf,
-        /// What is wrong, and the remedy.
+        /// The problem and its remedy.
         problem: String,
     },
     /// A failure that stops the run.

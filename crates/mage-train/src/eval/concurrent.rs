@@ -90,7 +90,7 @@ impl Evaluation {
             match meta.advance() {
                 Ok(Next::Done(trajectory)) => return Ok(Trajectory { key, ..*trajectory }),
                 Ok(Next::Request(request)) => {
-                    let completion = agent.answerer.answer(&request).await.map_err(|e| e.to_string());
+                    let completion = agent.answerer.respond(&request).await.map_err(|e| e.to_string());
                     meta.submit(request.id, completion)?;
                 }
                 // The next step returns the trajectory with the error.

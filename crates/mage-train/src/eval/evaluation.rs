@@ -228,7 +228,7 @@ impl Evaluation {
         loop {
             match meta.advance()? {
                 Next::Request(request) => {
-                    let completion = player.answer(&request, &meta)?;
+                    let completion = player.respond(&request, &meta)?;
                     meta.submit(request.id, Ok(completion))?;
                 }
                 Next::Done(trajectory) => return Ok(Trajectory { key, ..*trajectory }),

@@ -21,7 +21,7 @@ use tokio::runtime::Handle;
 /// Responds to requests with a model.
 pub trait Answerer: Send + Sync {
     /// Responds to one request.
-    fn answer<'a>(&'a self, request: &'a Request) -> BoxFuture<'a, Result<Completion>>;
+    fn respond<'a>(&'a self, request: &'a Request) -> BoxFuture<'a, Result<Completion>>;
 }
 
 /// A model as an agent.
@@ -158,7 +158,7 @@ struct ChatAnswerer {
 }
 
 impl Answerer for ChatAnswerer {
-    fn answer<'a>(&'a self, request: &'a Request) -> BoxFuture<'a, Result<Completion>> {
+    fn respond<'a>(&'a self, request: &'a Request) -> BoxFuture<'a, Result<Completion>> {
         Box::pin(async move {
             let messages = to_engine_messages(&request.body.messages);
             let params = SamplingParams {
@@ -191,7 +191,7 @@ struct NativeAnswerer {
 }
 
 impl Answerer for NativeAnswerer {
-    fn answer<'a>(&'a self, request: &'a Request) -> BoxFuture<'a, Result<Completion>> {
+    fn respond<'a>(&'a self, request: &'a Request) -> BoxFuture<'a, Result<Completion>> {
         Box::pin(async move {
             let mut sample_request = self.codec.request(&request.body, &self.params, request_seed(request))?;
             sample_request.weights = AdapterName::default();

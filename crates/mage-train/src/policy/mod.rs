@@ -1,4 +1,4 @@
-//! Policies: what answers the requests of a meta-episode, and how requests become tokens.
+//! Policies: responses to the requests of a meta-episode, and the tokenisation of requests.
 
 pub mod codec;
 mod embeddings;

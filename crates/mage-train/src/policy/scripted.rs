@@ -54,7 +54,7 @@ impl Player {
     }
 
     /// Responds to the pending request of a meta-episode.
-    pub fn answer(&mut self, request: &Request, meta: &MetaEpisode) -> Result<Completion> {
+    pub fn respond(&mut self, request: &Request, meta: &MetaEpisode) -> Result<Completion> {
         let text = match request.body.kind {
             RequestKind::Play => self.act(request, meta)?,
             _ => self.reflect(request, meta)?,
@@ -218,7 +218,7 @@ mod tests {
                 match meta.advance().unwrap() {
                     Next::Done(trajectory) => return *trajectory,
                     Next::Request(request) => {
-                        let completion = player.answer(&request, &meta).unwrap();
+                        let completion = player.respond(&request, &meta).unwrap();
                         meta.submit(request.id, Ok(completion)).unwrap();
                     }
                 }

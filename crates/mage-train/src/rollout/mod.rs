@@ -135,7 +135,7 @@ impl Rollout {
         on_request: impl FnMut(&MetaEpisode, &mage_core::Request),
     ) -> Result<Trajectory> {
         stage(RolloutStage::Environment);
-        match guard(|| Ok(self.env_spec.build(task)?)) {
+        match catch_panic(|| Ok(self.env_spec.build(task)?)) {
             Ok(env) => self.play_in(env, task, seed, stage, on_request).await,
             Err(e) => Ok(self.failed(task, seed, e.to_string())),
         }
@@ -151,14 +151,14 @@ impl Rollout {
         mut on_request: impl FnMut(&MetaEpisode, &mage_core::Request),
     ) -> Result<Trajectory> {
         let (prompts, episode_config) = (Arc::clone(&self.prompts), Arc::clone(&self.episode_config));
-        let mut meta = match guard(|| {
+        let mut meta = match catch_panic(|| {
             Ok(MetaEpisode::new(task.clone(), env, prompts, episode_config, seed)?.with_method_hash(self.method))
         }) {
             Ok(meta) => meta,
             Err(e) => return Ok(self.failed(task, seed, e.to_string())),
         };
         loop {
-            let request = match guard(|| Ok(meta.advance()?)) {
+            let request = match catch_panic(|| Ok(meta.advance()?)) {
                 Ok(Next::Done(mut trajectory)) => {
                     trajectory.key.weights.clone_from(&self.label);
                     return Ok(*trajectory);
@@ -174,7 +174,7 @@ impl Rollout {
             let sample = self.sampler.sample(sample_request).await?;
             stage(RolloutStage::Environment);
             let completion = self.codec.completion(prompt, sample, &self.label)?;
-            if let Err(e) = guard(|| Ok(meta.submit(request.id, Ok(completion))?)) {
+            if let Err(e) = catch_panic(|| Ok(meta.submit(request.id, Ok(completion))?)) {
                 return Ok(self.failed(task, seed, e.to_string()));
             }
         }
@@ -198,7 +198,7 @@ impl Rollout {
 }
 
 /// Converts a panic of the environment into an error.
-pub(crate) fn guard<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(crate) fn catch_panic<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     std::panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
         Err(Error::Stopped(format!("the environment panicked: {}", text.unwrap_or("no message"))))

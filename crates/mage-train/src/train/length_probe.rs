@@ -1,6 +1,6 @@
 //! Measurement of prompt and response lengths with random play.
 
-use crate::{Error, Player, Result, policy::codec::PromptCodec, recipe::Recipe, rollout::guard, train::TrainEnv};
+use crate::{Error, Player, Result, policy::codec::PromptCodec, recipe::Recipe, rollout::catch_panic, train::TrainEnv};
 use mage_core::{EpisodeConfig, MetaEpisode, Next, RequestKind, RequestRecord};
 use mage_env::{Seed, Task};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl LengthProbe {
         for i in 0..count as u64 {
             let seed = Seed::new(recipe.seed).child("talk").at(i);
             let task = env.population.draw(&recipe.env.split, seats, seed)?;
-            let records = match guard(|| play_randomly(env, &episode_config, task, seed)) {
+            let records = match catch_panic(|| play_randomly(env, &episode_config, task, seed)) {
                 Ok(Some(records)) => records,
                 Ok(None) => return Ok(None),
                 Err(e) => {
@@ -88,7 +88,7 @@ fn play_randomly(
     loop {
         match meta.advance()? {
             Next::Done(trajectory) => return Ok(Some(trajectory.requests)),
-            Next::Request(request) => match player.answer(&request, &meta) {
+            Next::Request(request) => match player.respond(&request, &meta) {
                 Ok(completion) => meta.submit(request.id, Ok(completion))?,
                 Err(Error::Player { .. }) => return Ok(None),
                 Err(e) => return Err(e),

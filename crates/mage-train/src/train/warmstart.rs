@@ -79,7 +79,7 @@ impl WarmStart {
         loop {
             match meta.advance()? {
                 Next::Request(request) => {
-                    let completion = player.answer(&request, &meta)?;
+                    let completion = player.respond(&request, &meta)?;
                     meta.submit(request.id, Ok(completion))?;
                 }
                 Next::Done(trajectory) => return Ok(*trajectory),
