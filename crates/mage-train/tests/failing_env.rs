@@ -164,7 +164,8 @@ fn meta_episodes_that_keep_failing_are_left_out_of_the_batch() {
     assert_eq!(errors.len(), 3);
     let total = errors.iter().sum::<f64>();
     assert!(total > 0.0 && total < 96.0, "{errors:?}");
-    let warned = events.iter().any(|e| matches!(e, TrainEvent::Warning { text } if text.contains("meta-episodes failed")));
+    let warned =
+        events.iter().any(|e| matches!(e, TrainEvent::Warning { text } if text.contains("meta-episodes failed")));
     assert!(warned, "a warning reports them");
     let metrics = std::fs::read_to_string(run.join("metrics.jsonl")).unwrap();
     assert!(!metrics.contains("null") && !metrics.contains("NaN"), "{metrics}");

@@ -184,7 +184,8 @@ fn one_update(tinker: &str, model: &Path, objective: Objective) {
     assert!((ours.loss - theirs.loss).abs() < 1e-5 * ours.loss.abs().max(1.0), "{} {}", ours.loss, theirs.loss);
     // SkyRL's JAX backend shares lora_A between q, k and v and between gate and up, and saves a copy for each: its gradient is
     // the sum of the native ones. All other matrices are separate.
-    let gradients: BTreeMap<String, Vec<f32>> = native.gradients().map(|(n, _, g)| (n.to_owned(), g.to_vec())).collect();
+    let gradients: BTreeMap<String, Vec<f32>> =
+        native.gradients().map(|(n, _, g)| (n.to_owned(), g.to_vec())).collect();
     let shared = |name: &str| -> Vec<String> {
         let family = [&["q_proj", "k_proj", "v_proj"][..], &["gate_proj", "up_proj"]];
         let found = family.iter().find_map(|f| f.iter().find(|m| name.contains(**m)).map(|m| (f, m)));

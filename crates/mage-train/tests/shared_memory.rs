@@ -61,7 +61,8 @@ fn evaluation(prompt_method: PromptMethod, scope: MemoryScope, responses: usize,
     let episode_config = EpisodeConfig { episodes: 2, ..EpisodeConfig::default() };
     let episode_config = Arc::new(prompt_method.configure(episode_config));
     let prompts = PromptLibrary::builtin().get("kuhn").unwrap();
-    let memories = MemoryFactory::new(prompt_method, scope, Arc::new(Lexical), Arc::clone(&episode_config), Arc::clone(&prompts));
+    let memories =
+        MemoryFactory::new(prompt_method, scope, Arc::new(Lexical), Arc::clone(&episode_config), Arc::clone(&prompts));
     let decoding = DecodingConfig { params: SamplingParams::default(), thinking: Thinking::Off };
     let policy = Arc::new(FailingModel { remaining: responses.into() });
     Arc::new(Evaluation {
@@ -91,7 +92,10 @@ fn a_shared_memory_is_restored_after_an_interruption() {
         start(10_000).run_into(&mut TrajectoryStore::open(&whole).unwrap(), |_| ()).unwrap();
         let whole = finished(&whole);
         let first_prompt_len = |t: &Trajectory| t.requests[0].messages[0].content.len();
-        assert!(first_prompt_len(&whole[11]) > first_prompt_len(&whole[0]), "prompts of later tasks contain the memory of earlier ones");
+        assert!(
+            first_prompt_len(&whole[11]) > first_prompt_len(&whole[0]),
+            "prompts of later tasks contain the memory of earlier ones"
+        );
         let parts = dir.path().join(format!("{}-parts", prompt_method.name()));
         let error = start(25).run_into(&mut TrajectoryStore::open(&parts).unwrap(), |_| ()).unwrap_err();
         assert!(error.to_string().contains("later tasks depend on its memory"), "{error}");
