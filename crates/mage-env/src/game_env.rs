@@ -17,7 +17,7 @@ pub enum Deal {
     /// A new deal each episode: improvement requires modelling the opponent.
     #[default]
     Fresh,
-    /// The same deal in every episode, as in the paper: remembering the cards helps too.
+    /// One deal for all episodes, as in the paper: remembering the cards helps too.
     Fixed,
 }
 

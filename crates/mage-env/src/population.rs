@@ -86,7 +86,7 @@ impl PopulationMember {
     }
 }
 
-/// How the tasks of a training group relate.
+/// Relation between the tasks of a training group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Grouping {

@@ -11,7 +11,7 @@ use serde::Serialize;
 pub trait ScriptedAgent: Send {
     /// Chooses an action. Any text that the environment reads is valid; the caller converts it to the prompt's action
     /// format.
-    fn act(&mut self, seen: &PromptView<'_>) -> String;
+    fn act(&mut self, prompt: &PromptView<'_>) -> String;
 
     /// Writes a compact reflection on a finished episode from the compact words of its last observation.
     fn reflect(&mut self, finished: &str) -> String;
@@ -39,7 +39,7 @@ pub trait ScriptedAgentFactory: Send + Sync {
     fn make(&self, task: &Task, seed: Seed) -> Box<dyn ScriptedAgent>;
 }
 
-/// What a scripted agent may know in advance, for all tasks.
+/// Advance knowledge of a scripted agent, for all tasks.
 #[derive(Clone, Copy, Debug)]
 pub struct ScriptedAgentQuery<'a> {
     /// The agent's name.

@@ -156,7 +156,7 @@ mod brute_force {
     /// Terminal observations with each type's probability and score.
     type Outcomes = BTreeMap<String, Vec<(f64, f64)>>;
 
-    /// Bit `3 · situation + card` says whether the agent bets.
+    /// Bit `3 · situation + card` of `policy` is set if the agent bets.
     fn play(policy: u32, seat: u8, tables: &[StrategyTable]) -> Outcomes {
         let mut outcomes = Outcomes::new();
         for first in 0..3 {

@@ -115,7 +115,7 @@ fn cfr_matches_openspiel() {
     }
 }
 
-/// What is known without OpenSpiel: the value of the game, and that nobody gains much by leaving the average policy.
+/// Independent of OpenSpiel: the game value, and low exploitability of the average policy.
 #[test]
 fn cfr_approaches_the_value_of_the_game() {
     let tree = HistoryTree::new(&Kuhn).unwrap();

@@ -365,7 +365,7 @@ fn ceilings_say_how_they_are_known() {
     assert!(pass.contains("best learner (estimated)") && !pass.contains("(exact)"));
     assert!(score.contains("best learner (estimated)") && score.contains("best without memory (estimated)"));
     assert_eq!(most, "≈ 84.0");
-    let (_, score, _) = drawn(json!({ "episodes": 2, "seats": [{ "last_error": 0.01, "sum_error": 0.0 }] }));
+    let (_, score, _) = drawn(json!({ "episodes": 2, "seats": [{ "last_gap": 0.01, "sum_gap": 0.0 }] }));
     assert!(score.contains("best learner (at least)") && score.contains("best without memory (exact)"));
 }
 

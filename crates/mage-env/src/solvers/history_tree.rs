@@ -20,7 +20,7 @@ pub struct HistoryTree<G: Game> {
 pub struct HistoryNode<S> {
     /// The state after the history.
     pub state: S,
-    /// Who moves next.
+    /// The player to move.
     pub current_player: CurrentPlayer,
     /// The mover's information set, as an index into [`HistoryTree::info_sets`].
     pub info_set: Option<usize>,

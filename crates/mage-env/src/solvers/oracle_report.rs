@@ -38,7 +38,7 @@ impl OracleReport {
     }
 }
 
-/// How reliable a reported ceiling is: `exact`, `estimated` from sampled moves, or `at least` where the learner's value
+/// Reliability of a reported ceiling: `exact`, `estimated` from sampled moves, or `at least` where the learner's value
 /// is a lower bound.
 pub fn bound_label(estimated: bool, lower_bound: bool) -> &'static str {
     match (estimated, lower_bound) {

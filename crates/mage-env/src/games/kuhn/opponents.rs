@@ -29,7 +29,7 @@ pub const AGGRESSIVE: StrategyTable = StrategyTable::by_role([1.0, 1.0, 1.0], [0
 pub const INTERMEDIATE: StrategyTable = StrategyTable::by_role([0.0, 1.0, 1.0], [0.0, 0.0, 1.0]);
 
 impl StrategyTable {
-    /// The same strategy in both seats: bet probabilities by card without a bet to call, and facing a bet.
+    /// A strategy that plays alike in both seats: bet probabilities by card without a bet to call, and facing a bet.
     pub const fn by_role(open: [f64; 3], facing: [f64; 3]) -> Self {
         let mut bet = [[0.0; 4]; 3];
         let mut card = 0;

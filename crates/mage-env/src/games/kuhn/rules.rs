@@ -5,7 +5,7 @@ use smallvec::smallvec;
 
 /// Pass: check, or fold when facing a bet.
 pub const PASS: ActionId = ActionId(0);
-/// Bet: put in a chip, or call when facing a bet.
+/// Bet: bet one chip, or call when facing a bet.
 pub const BET: ActionId = ActionId(1);
 
 /// One of the three cards, by rank.

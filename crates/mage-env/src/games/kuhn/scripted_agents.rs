@@ -66,8 +66,8 @@ struct NashAgent {
 }
 
 impl ScriptedAgent for NashAgent {
-    fn act(&mut self, seen: &PromptView<'_>) -> String {
-        let bet = HandView::read(seen.observation).and_then(|v| self.table.bet_probability(v.card, &v.line()));
+    fn act(&mut self, prompt: &PromptView<'_>) -> String {
+        let bet = HandView::read(prompt.observation).and_then(|v| self.table.bet_probability(v.card, &v.line()));
         let bet = bet.unwrap_or(0.5);
         Kuhn.action_name(draw(&[(PASS, 1.0 - bet), (BET, bet)].into_iter().collect(), &mut self.rng))
     }
@@ -77,7 +77,7 @@ impl ScriptedAgent for NashAgent {
     }
 }
 
-/// What a learner knows and maximises.
+/// Knowledge and objective of a learner.
 #[derive(Clone)]
 enum LearnerMode {
     /// Starts from the prior and adapts.
@@ -119,18 +119,18 @@ struct BayesAgent {
 }
 
 impl ScriptedAgent for BayesAgent {
-    fn act(&mut self, seen: &PromptView<'_>) -> String {
+    fn act(&mut self, prompt: &PromptView<'_>) -> String {
         let bayes = &self.solved[usize::from(self.seat)];
         let mut belief = self.prior.clone();
-        for fact in seen.memory {
+        for fact in prompt.memory {
             // Reflections that are not factual, or that fit no known opponent, are ignored.
             if let Ok(Some(updated)) = update_from_facts(bayes, &belief, fact) {
                 belief = updated;
             }
         }
-        let left = bayes.episodes().saturating_sub(seen.memory.len() as u32).max(1);
+        let left = bayes.episodes().saturating_sub(prompt.memory.len() as u32).max(1);
         let (left, objective) = self.objective.map_or((1, ScoreObjective::Sum), |objective| (left, objective));
-        let view = HandView::read(seen.observation);
+        let view = HandView::read(prompt.observation);
         let observations = view.map(|v| v.observations()).unwrap_or_default();
         let observations: Vec<&str> = observations.iter().map(String::as_str).collect();
         let best = bayes.best_action(&belief, left, objective, &observations).ok().flatten();

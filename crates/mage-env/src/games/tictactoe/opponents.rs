@@ -110,7 +110,7 @@ fn is_edge(cell: BoardCell) -> bool {
 /// A perfect player: never lowers its minimax value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Perfect {
-    /// How to choose among several best moves.
+    /// Choice among several best moves.
     pub ties: TieBreak,
 }
 

@@ -69,9 +69,9 @@ impl PerfectAgent {
 }
 
 impl ScriptedAgent for PerfectAgent {
-    fn act(&mut self, seen: &PromptView<'_>) -> String {
-        let cell = read_board(seen.observation).and_then(|b| self.choose(&b));
-        action_word(cell, seen.legal)
+    fn act(&mut self, prompt: &PromptView<'_>) -> String {
+        let cell = read_board(prompt.observation).and_then(|b| self.choose(&b));
+        action_word(cell, prompt.legal)
     }
 
     fn reflect(&mut self, finished: &str) -> String {
@@ -108,9 +108,9 @@ impl TextbookAgent {
 }
 
 impl ScriptedAgent for TextbookAgent {
-    fn act(&mut self, seen: &PromptView<'_>) -> String {
-        let cell = read_board(seen.observation).and_then(|b| self.choose(&b));
-        action_word(cell, seen.legal)
+    fn act(&mut self, prompt: &PromptView<'_>) -> String {
+        let cell = read_board(prompt.observation).and_then(|b| self.choose(&b));
+        action_word(cell, prompt.legal)
     }
 
     fn reflect(&mut self, finished: &str) -> String {
@@ -172,12 +172,12 @@ struct BestResponseAgent {
 }
 
 impl ScriptedAgent for BestResponseAgent {
-    fn act(&mut self, seen: &PromptView<'_>) -> String {
+    fn act(&mut self, prompt: &PromptView<'_>) -> String {
         let schedule = &self.best_responses.schedule;
-        let now: &Strategy<TicTacToe> = schedule.in_episode(self.task_seed, seen.episode);
+        let now: &Strategy<TicTacToe> = schedule.in_episode(self.task_seed, prompt.episode);
         let phase = schedule.phases().iter().position(|s| Arc::ptr_eq(s, now)).unwrap_or(0);
-        let cell = read_board(seen.observation).and_then(|b| self.best_responses.responses[phase].best_move(&b));
-        action_word(cell, seen.legal)
+        let cell = read_board(prompt.observation).and_then(|b| self.best_responses.responses[phase].best_move(&b));
+        action_word(cell, prompt.legal)
     }
 
     fn reflect(&mut self, finished: &str) -> String {
@@ -232,34 +232,34 @@ struct TicTacToeBayesAgent {
 impl TicTacToeBayesAgent {
     /// The belief after the reflections in memory. Reflections that are invalid, or impossible for every known
     /// opponent, are ignored.
-    fn belief_from_memory(&self, seen: &PromptView<'_>) -> Vec<f64> {
+    fn belief_from_memory(&self, prompt: &PromptView<'_>) -> Vec<f64> {
         let seat = self.bayes.seat();
-        seen.memory.iter().filter_map(|text| read_facts(text)).fold(self.bayes.prior(), |belief, game| {
+        prompt.memory.iter().filter_map(|text| read_facts(text)).fold(self.bayes.prior(), |belief, game| {
             let texts = observations_of(&game, seat);
             let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
             self.bayes.update(&belief, &texts).ok().flatten().unwrap_or(belief)
         })
     }
 
-    fn choose(&mut self, seen: &PromptView<'_>) -> Option<BoardCell> {
-        let board = read_board(seen.observation)?;
+    fn choose(&mut self, prompt: &PromptView<'_>) -> Option<BoardCell> {
+        let board = read_board(prompt.observation)?;
         if board.moves().count() < 2 {
-            self.belief = self.belief_from_memory(seen);
+            self.belief = self.belief_from_memory(prompt);
             self.observations.clear();
         }
         self.observations.push(WinGame.observe(&board, self.bayes.seat()));
         let texts: Vec<&str> = self.observations.iter().map(String::as_str).collect();
         // Without reflections in its prompt, every episode counts as the first.
-        let left = self.episodes.saturating_sub(seen.memory.len() as u32).clamp(1, self.bayes.episodes());
+        let left = self.episodes.saturating_sub(prompt.memory.len() as u32).clamp(1, self.bayes.episodes());
         let best = self.bayes.best_action(&self.belief, left, ScoreObjective::Sum, &texts).ok().flatten();
         best.map(BoardCell::of).or_else(|| self.perfect.choose(&board))
     }
 }
 
 impl ScriptedAgent for TicTacToeBayesAgent {
-    fn act(&mut self, seen: &PromptView<'_>) -> String {
-        let cell = self.choose(seen);
-        action_word(cell, seen.legal)
+    fn act(&mut self, prompt: &PromptView<'_>) -> String {
+        let cell = self.choose(prompt);
+        action_word(cell, prompt.legal)
     }
 
     fn reflect(&mut self, finished: &str) -> String {
@@ -295,9 +295,9 @@ mod tests {
                 let mut observation = env.reset(episode).compact;
                 let end = loop {
                     let legal = env.legal().unwrap();
-                    let seen =
+                    let prompt =
                         PromptView { episode, memory: &memory, observation: &observation, legal: &legal, history: &[] };
-                    let step = env.step(&ParsedAction::Act(agent.act(&seen)));
+                    let step = env.step(&ParsedAction::Act(agent.act(&prompt)));
                     assert!(step.valid);
                     observation = step.observation.compact;
                     if let Some(end) = step.end {

@@ -184,9 +184,9 @@ fn read_pair(text: &str) -> Option<(i64, i64)> {
         Some((row.trim().parse().ok()?, column.trim().parse().ok()?))
     });
     in_brackets.or_else(|| {
-        let mut numbers = text.split(|c: char| c == ',' || c.is_whitespace()).filter(|w| !w.is_empty());
-        let pair = (numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?);
-        numbers.next().is_none().then_some(pair)
+        let mut integers = text.split(|c: char| c == ',' || c.is_whitespace()).filter(|w| !w.is_empty());
+        let pair = (integers.next()?.parse().ok()?, integers.next()?.parse().ok()?);
+        integers.next().is_none().then_some(pair)
     })
 }
 

@@ -78,16 +78,16 @@ impl BayesAdaptiveSolver {
     where
         G::State: Eq + Hash,
     {
-        let place = "oracle";
+        let location = "oracle";
         let total: f64 = candidates.iter().map(|c| c.probability).sum();
         if candidates.is_empty() || (total - 1.0).abs() > 1e-9 || !candidates.iter().all(|c| c.probability >= 0.0) {
-            return Err(Error::invalid(place, "the candidates' probabilities must sum to 1"));
+            return Err(Error::invalid(location, "the candidates' probabilities must sum to 1"));
         }
         if seat >= game.players() {
-            return Err(Error::invalid(place, format!("seat {seat} does not exist; there are {}", game.players())));
+            return Err(Error::invalid(location, format!("seat {seat} does not exist; there are {}", game.players())));
         }
         if episodes == 0 {
-            return Err(Error::invalid(place, "a meta-episode has at least one episode"));
+            return Err(Error::invalid(location, "a meta-episode has at least one episode"));
         }
         let strategies: Vec<_> = candidates.iter().flat_map(|c| c.schedule.phases().iter().cloned()).collect();
         let view = SeatView::new(game, seat, &strategies, deal == Deal::Fixed)?;
