@@ -82,7 +82,7 @@ fn summary(records: &[Trajectory], policy: &str, approach: Option<&str>, model: 
     json!({
         "format": 1, "env": "kuhn", "preset": "kuhn", "split": "in-domain", "unit": "chips per hand", "episodes": episodes,
         "early_stop": false, "tasks": results.len(), "seed": 0, "seeds": 1, "panel": panel(), "population": panel(),
-        "ceilings": { "mean": { "memoryless": [0.125, 0.125], "sum": { "by_episode": [0.125, 0.5] }, "pass_at": [0.6, 0.84] } },
+        "ceilings": { "mean": { "memoryless": [0.125, 0.125], "sum": { "by_episode": [0.125, 0.5] }, "pass_at_k": [0.6, 0.84] } },
         "entrants": [{
             "name": policy, "policy": policy, "approach": approach, "method": Hash::of("method"), "weights": "weights",
             "drawn": model.then(|| json!({})), "errors": 0,
@@ -361,7 +361,7 @@ fn ceilings_say_how_they_are_known() {
         let table = tables(&report)[0].rows.last().unwrap()[3].clone();
         (drawn[0].svg.clone(), drawn[1].svg.clone(), table)
     };
-    let (pass, score, most) = drawn(json!({ "sampled": [{ "name": "mcts" }] }));
+    let (pass, score, most) = drawn(json!({ "sampled_opponents": [{ "name": "mcts" }] }));
     assert!(pass.contains("best learner (estimated)") && !pass.contains("(exact)"));
     assert!(score.contains("best learner (estimated)") && score.contains("best without memory (estimated)"));
     assert_eq!(most, "≈ 84.0");
