@@ -1,6 +1,6 @@
 //! The tree of all histories of a small game, with its information sets.
 //!
-//! Equilibria ([`super::Cfr`]) and best responses ([`super::best_response`]) are computed on it. Larger games are
+//! Equilibria ([`super::Cfr`]) and best responses ([`super::best_response()`]) are computed on it. Larger games are
 //! rejected; the belief solver ([`super::BayesAdaptiveSolver`]) works on states, of which there are far fewer.
 
 use crate::{ActionId, ActionList, CurrentPlayer, Error, Game, MAX_PLAYERS, Result, Seed};

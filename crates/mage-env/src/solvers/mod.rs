@@ -3,11 +3,11 @@
 //! The exact solvers use only [`Game`](crate::Game) and [`Opponent::policy`](crate::Opponent::policy), so they apply to
 //! any small game and any opponent with known action probabilities:
 //!
-//! - [`HistoryTree`] enumerates a game's histories; [`Cfr`] approximates an equilibrium on it, [`best_response`] and
+//! - [`HistoryTree`] enumerates a game's histories; [`Cfr`] approximates an equilibrium on it, [`best_response()`] and
 //!   [`exploitability`] evaluate strategies.
 //! - [`BayesAdaptiveSolver`] computes the optimum of an agent that meets a hidden opponent repeatedly, stationary or
 //!   switching.
-//! - [`ceilings`] collects the ceilings of a population in an [`OracleReport`].
+//! - [`ceilings()`] collects the ceilings of a population in an [`OracleReport`].
 //!
 //! [`mcts`] is Monte-Carlo tree search, which needs no opponent probabilities and scales to larger games.
 
