@@ -55,16 +55,16 @@ impl HouseholdWorld {
             _ => {}
         }
         let receptacle = |name: &str| match self.entity_named(name) {
-            Some(Entity::Receptacle(p)) => Some(p),
+            Some(Entity::Receptacle(r)) => Some(r),
             _ => None,
         };
         let object = |name: &str| match self.entity_named(name) {
-            Some(Entity::Object(t)) => Some(t),
+            Some(Entity::Object(o)) => Some(o),
             _ => None,
         };
         let into = |rest: &str, between: &str| {
-            let (t, p) = rest.split_once(between)?;
-            Some((object(t)?, receptacle(p)?))
+            let (o, r) = rest.split_once(between)?;
+            Some((object(o)?, receptacle(r)?))
         };
         let (verb, rest) = text.split_once(' ')?;
         Some(match verb {
@@ -72,18 +72,18 @@ impl HouseholdWorld {
             "open" => AlfworldCommand::Open(receptacle(rest)?),
             "close" => AlfworldCommand::Close(receptacle(rest)?),
             "examine" => match self.entity_named(rest)? {
-                Entity::Receptacle(p) => AlfworldCommand::ExamineReceptacle(p),
-                Entity::Object(t) => AlfworldCommand::ExamineObject(t),
+                Entity::Receptacle(r) => AlfworldCommand::ExamineReceptacle(r),
+                Entity::Object(o) => AlfworldCommand::ExamineObject(o),
             },
-            "take" => into(rest, " from ").map(|(t, p)| AlfworldCommand::Take(t, p))?,
-            "move" => into(rest, " to ").map(|(t, p)| AlfworldCommand::Move(t, p))?,
-            "clean" => into(rest, " with ").map(|(t, p)| AlfworldCommand::Clean(t, p))?,
-            "heat" => into(rest, " with ").map(|(t, p)| AlfworldCommand::Heat(t, p))?,
-            "cool" => into(rest, " with ").map(|(t, p)| AlfworldCommand::Cool(t, p))?,
+            "take" => into(rest, " from ").map(|(o, r)| AlfworldCommand::Take(o, r))?,
+            "move" => into(rest, " to ").map(|(o, r)| AlfworldCommand::Move(o, r))?,
+            "clean" => into(rest, " with ").map(|(o, r)| AlfworldCommand::Clean(o, r))?,
+            "heat" => into(rest, " with ").map(|(o, r)| AlfworldCommand::Heat(o, r))?,
+            "cool" => into(rest, " with ").map(|(o, r)| AlfworldCommand::Cool(o, r))?,
             "use" => AlfworldCommand::UseObject(object(rest)?),
             "slice" => {
-                let (t, knife) = rest.split_once(" with ")?;
-                AlfworldCommand::Slice(object(t)?, object(knife)?)
+                let (o, knife) = rest.split_once(" with ")?;
+                AlfworldCommand::Slice(object(o)?, object(knife)?)
             }
             _ => return None,
         })
@@ -91,63 +91,63 @@ impl HouseholdWorld {
 
     /// Formats a command in the original's words.
     pub fn format_command(&self, command: AlfworldCommand) -> String {
-        let p = |p| &*self.receptacle(p).name;
-        let t = |t| &*self.object(t).name;
+        let r = |r| &*self.receptacle(r).name;
+        let o = |o| &*self.object(o).name;
         match command {
             AlfworldCommand::Look => "look".to_owned(),
             AlfworldCommand::Inventory => "inventory".to_owned(),
             AlfworldCommand::Help => "help".to_owned(),
-            AlfworldCommand::GoTo(receptacle) => ["go to ", p(receptacle)].concat(),
-            AlfworldCommand::Open(receptacle) => ["open ", p(receptacle)].concat(),
-            AlfworldCommand::Close(receptacle) => ["close ", p(receptacle)].concat(),
-            AlfworldCommand::ExamineReceptacle(receptacle) => ["examine ", p(receptacle)].concat(),
-            AlfworldCommand::ExamineObject(object) => ["examine ", t(object)].concat(),
-            AlfworldCommand::Take(object, receptacle) => ["take ", t(object), " from ", p(receptacle)].concat(),
-            AlfworldCommand::Move(object, receptacle) => ["move ", t(object), " to ", p(receptacle)].concat(),
-            AlfworldCommand::Clean(object, receptacle) => ["clean ", t(object), " with ", p(receptacle)].concat(),
-            AlfworldCommand::Heat(object, receptacle) => ["heat ", t(object), " with ", p(receptacle)].concat(),
-            AlfworldCommand::Cool(object, receptacle) => ["cool ", t(object), " with ", p(receptacle)].concat(),
-            AlfworldCommand::UseObject(object) => ["use ", t(object)].concat(),
-            AlfworldCommand::Slice(object, knife) => ["slice ", t(object), " with ", t(knife)].concat(),
+            AlfworldCommand::GoTo(receptacle) => ["go to ", r(receptacle)].concat(),
+            AlfworldCommand::Open(receptacle) => ["open ", r(receptacle)].concat(),
+            AlfworldCommand::Close(receptacle) => ["close ", r(receptacle)].concat(),
+            AlfworldCommand::ExamineReceptacle(receptacle) => ["examine ", r(receptacle)].concat(),
+            AlfworldCommand::ExamineObject(object) => ["examine ", o(object)].concat(),
+            AlfworldCommand::Take(object, receptacle) => ["take ", o(object), " from ", r(receptacle)].concat(),
+            AlfworldCommand::Move(object, receptacle) => ["move ", o(object), " to ", r(receptacle)].concat(),
+            AlfworldCommand::Clean(object, receptacle) => ["clean ", o(object), " with ", r(receptacle)].concat(),
+            AlfworldCommand::Heat(object, receptacle) => ["heat ", o(object), " with ", r(receptacle)].concat(),
+            AlfworldCommand::Cool(object, receptacle) => ["cool ", o(object), " with ", r(receptacle)].concat(),
+            AlfworldCommand::UseObject(object) => ["use ", o(object)].concat(),
+            AlfworldCommand::Slice(object, knife) => ["slice ", o(object), " with ", o(knife)].concat(),
         }
     }
 
     /// Whether the original admits a command in this state.
     pub fn is_admissible(&self, s: &HouseholdState, command: AlfworldCommand) -> bool {
-        let here = |p: u16| self.receptacle(p).location == s.location;
+        let here = |r: u16| self.receptacle(r).location == s.location;
         let can_treat =
-            |t: u16, p: u16, appliance| s.held == Some(t) && here(p) && self.receptacle(p).appliance == appliance;
+            |o: u16, r: u16, appliance| s.held == Some(o) && here(r) && self.receptacle(r).appliance == appliance;
         match command {
             AlfworldCommand::Look | AlfworldCommand::Inventory | AlfworldCommand::Help => true,
             // The original removes actions without effect, such as going to the current location.
-            AlfworldCommand::GoTo(p) => !here(p),
-            AlfworldCommand::Open(p) => here(p) && self.receptacle(p).openable && !s.open(p),
-            AlfworldCommand::Close(p) => here(p) && self.receptacle(p).openable && s.open(p),
-            AlfworldCommand::ExamineReceptacle(p) => here(p),
+            AlfworldCommand::GoTo(r) => !here(r),
+            AlfworldCommand::Open(r) => here(r) && self.receptacle(r).openable && !s.open(r),
+            AlfworldCommand::Close(r) => here(r) && self.receptacle(r).openable && s.open(r),
+            AlfworldCommand::ExamineReceptacle(r) => here(r),
             // The domain intends to admit reachable objects too, but a stray comma in it makes that rule match nothing.
-            AlfworldCommand::ExamineObject(t) => s.held == Some(t),
-            AlfworldCommand::Take(t, p) => {
+            AlfworldCommand::ExamineObject(o) => s.held == Some(o),
+            AlfworldCommand::Take(o, r) => {
                 s.held.is_none()
-                    && here(p)
-                    && self.object(t).properties.pickupable
-                    && s.inside(&self.layout, t, p)
-                    && self.is_accessible(s, p)
+                    && here(r)
+                    && self.object(o).properties.pickupable
+                    && s.inside(&self.layout, o, r)
+                    && self.is_accessible(s, r)
             }
-            AlfworldCommand::Move(t, p) => {
-                s.held == Some(t) && here(p) && self.is_accessible(s, p) && self.can_contain(t, p)
+            AlfworldCommand::Move(o, r) => {
+                s.held == Some(o) && here(r) && self.is_accessible(s, r) && self.can_contain(o, r)
             }
-            AlfworldCommand::Clean(t, p) => self.object(t).properties.cleanable && can_treat(t, p, Appliance::Sink),
-            AlfworldCommand::Heat(t, p) => self.object(t).properties.heatable && can_treat(t, p, Appliance::Microwave),
-            AlfworldCommand::Cool(t, p) => self.object(t).properties.coolable && can_treat(t, p, Appliance::Fridge),
-            AlfworldCommand::UseObject(t) => {
-                self.object(t).properties.toggleable
-                    && self.receptacles_here(s).iter().any(|p| s.inside(&self.layout, t, *p))
+            AlfworldCommand::Clean(o, r) => self.object(o).properties.cleanable && can_treat(o, r, Appliance::Sink),
+            AlfworldCommand::Heat(o, r) => self.object(o).properties.heatable && can_treat(o, r, Appliance::Microwave),
+            AlfworldCommand::Cool(o, r) => self.object(o).properties.coolable && can_treat(o, r, Appliance::Fridge),
+            AlfworldCommand::UseObject(o) => {
+                self.object(o).properties.toggleable
+                    && self.receptacles_here(s).iter().any(|r| s.inside(&self.layout, o, *r))
             }
-            AlfworldCommand::Slice(t, knife) => {
+            AlfworldCommand::Slice(o, knife) => {
                 s.held == Some(knife)
                     && self.object(knife).knife
-                    && self.object(t).properties.sliceable
-                    && s.located(&self.layout, t, s.location)
+                    && self.object(o).properties.sliceable
+                    && s.located(&self.layout, o, s.location)
             }
         }
     }
@@ -156,30 +156,30 @@ impl HouseholdWorld {
     pub fn apply(&self, s: &mut HouseholdState, command: AlfworldCommand) {
         let layout = &self.layout;
         match command {
-            AlfworldCommand::GoTo(p) => s.location = self.receptacle(p).location,
-            AlfworldCommand::Open(p) => s.set_open(p, true),
-            AlfworldCommand::Close(p) => s.set_open(p, false),
-            AlfworldCommand::Take(t, p) => {
-                s.set_inside(layout, t, p, false);
-                s.set_located(layout, t, s.location, false);
-                s.held = Some(t);
+            AlfworldCommand::GoTo(r) => s.location = self.receptacle(r).location,
+            AlfworldCommand::Open(r) => s.set_open(r, true),
+            AlfworldCommand::Close(r) => s.set_open(r, false),
+            AlfworldCommand::Take(o, r) => {
+                s.set_inside(layout, o, r, false);
+                s.set_located(layout, o, s.location, false);
+                s.held = Some(o);
             }
-            AlfworldCommand::Move(t, p) => {
-                s.set_inside(layout, t, p, true);
-                s.set_located(layout, t, s.location, true);
+            AlfworldCommand::Move(o, r) => {
+                s.set_inside(layout, o, r, true);
+                s.set_located(layout, o, s.location, true);
                 s.held = None;
             }
-            AlfworldCommand::Clean(t, _) => s.set_flag(layout, ObjectFlag::Clean, t, true),
-            AlfworldCommand::Heat(t, _) => {
-                s.set_flag(layout, ObjectFlag::Hot, t, true);
-                s.set_flag(layout, ObjectFlag::Cool, t, false);
+            AlfworldCommand::Clean(o, _) => s.set_flag(layout, ObjectFlag::Clean, o, true),
+            AlfworldCommand::Heat(o, _) => {
+                s.set_flag(layout, ObjectFlag::Hot, o, true);
+                s.set_flag(layout, ObjectFlag::Cool, o, false);
             }
-            AlfworldCommand::Cool(t, _) => {
-                s.set_flag(layout, ObjectFlag::Cool, t, true);
-                s.set_flag(layout, ObjectFlag::Hot, t, false);
+            AlfworldCommand::Cool(o, _) => {
+                s.set_flag(layout, ObjectFlag::Cool, o, true);
+                s.set_flag(layout, ObjectFlag::Hot, o, false);
             }
-            AlfworldCommand::UseObject(t) => s.set_flag(layout, ObjectFlag::Toggled, t, true),
-            AlfworldCommand::Slice(t, _) => s.set_flag(layout, ObjectFlag::Sliced, t, true),
+            AlfworldCommand::UseObject(o) => s.set_flag(layout, ObjectFlag::Toggled, o, true),
+            AlfworldCommand::Slice(o, _) => s.set_flag(layout, ObjectFlag::Sliced, o, true),
             AlfworldCommand::Look
             | AlfworldCommand::Inventory
             | AlfworldCommand::Help
@@ -204,7 +204,7 @@ impl HouseholdWorld {
         let mut here: Vec<u16> = self.receptacles_here(s).to_vec();
         here.sort_by(|a, b| self.receptacle(*a).name.cmp(&self.receptacle(*b).name));
         let ranked = |mut objects: Vec<u16>| {
-            objects.sort_by_key(|t| self.object(*t).rank);
+            objects.sort_by_key(|o| self.object(*o).rank);
             objects.dedup();
             objects
         };
@@ -216,44 +216,44 @@ impl HouseholdWorld {
             }
         };
         // Verbs in alphabetical order, and by name within a verb, so that no texts need sorting.
-        if let Some(t) = s.held {
-            here.iter().for_each(|p| add(AlfworldCommand::Clean(t, *p)));
+        if let Some(o) = s.held {
+            here.iter().for_each(|r| add(AlfworldCommand::Clean(o, *r)));
         }
-        here.iter().for_each(|p| add(AlfworldCommand::Close(*p)));
-        if let Some(t) = s.held {
-            here.iter().for_each(|p| add(AlfworldCommand::Cool(t, *p)));
+        here.iter().for_each(|r| add(AlfworldCommand::Close(*r)));
+        if let Some(o) = s.held {
+            here.iter().for_each(|r| add(AlfworldCommand::Cool(o, *r)));
         }
         let mut held = s.held;
-        for p in &here {
-            if let Some(t) = held.take_if(|t| self.object(*t).name < self.receptacle(*p).name) {
-                add(AlfworldCommand::ExamineObject(t));
+        for r in &here {
+            if let Some(o) = held.take_if(|o| self.object(*o).name < self.receptacle(*r).name) {
+                add(AlfworldCommand::ExamineObject(o));
             }
-            add(AlfworldCommand::ExamineReceptacle(*p));
+            add(AlfworldCommand::ExamineReceptacle(*r));
         }
-        held.into_iter().for_each(|t| add(AlfworldCommand::ExamineObject(t)));
-        self.receptacles_by_name.iter().for_each(|p| add(AlfworldCommand::GoTo(*p)));
-        if let Some(t) = s.held {
-            here.iter().for_each(|p| add(AlfworldCommand::Heat(t, *p)));
+        held.into_iter().for_each(|o| add(AlfworldCommand::ExamineObject(o)));
+        self.receptacles_by_name.iter().for_each(|r| add(AlfworldCommand::GoTo(*r)));
+        if let Some(o) = s.held {
+            here.iter().for_each(|r| add(AlfworldCommand::Heat(o, *r)));
         }
         add(AlfworldCommand::Help);
         add(AlfworldCommand::Inventory);
         add(AlfworldCommand::Look);
-        if let Some(t) = s.held {
-            here.iter().for_each(|p| add(AlfworldCommand::Move(t, *p)));
+        if let Some(o) = s.held {
+            here.iter().for_each(|r| add(AlfworldCommand::Move(o, *r)));
         }
-        here.iter().for_each(|p| add(AlfworldCommand::Open(*p)));
-        if let Some(knife) = s.held.filter(|t| self.object(*t).knife) {
-            let sliceable = all().filter(|t| self.object(*t).properties.sliceable).collect();
-            ranked(sliceable).into_iter().for_each(|t| add(AlfworldCommand::Slice(t, knife)));
+        here.iter().for_each(|r| add(AlfworldCommand::Open(*r)));
+        if let Some(knife) = s.held.filter(|o| self.object(*o).knife) {
+            let sliceable = all().filter(|o| self.object(*o).properties.sliceable).collect();
+            ranked(sliceable).into_iter().for_each(|o| add(AlfworldCommand::Slice(o, knife)));
         }
-        let reachable = || all().filter(|t| here.iter().any(|p| s.inside(&self.layout, *t, *p)));
+        let reachable = || all().filter(|o| here.iter().any(|r| s.inside(&self.layout, *o, *r)));
         if s.held.is_none() {
-            for t in ranked(reachable().collect()) {
-                here.iter().for_each(|p| add(AlfworldCommand::Take(t, *p)));
+            for o in ranked(reachable().collect()) {
+                here.iter().for_each(|r| add(AlfworldCommand::Take(o, *r)));
             }
         }
-        let toggleable = reachable().filter(|t| self.object(*t).properties.toggleable).collect();
-        ranked(toggleable).into_iter().for_each(|t| add(AlfworldCommand::UseObject(t)));
+        let toggleable = reachable().filter(|o| self.object(*o).properties.toggleable).collect();
+        ranked(toggleable).into_iter().for_each(|o| add(AlfworldCommand::UseObject(o)));
         out
     }
 }

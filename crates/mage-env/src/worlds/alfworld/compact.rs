@@ -82,9 +82,9 @@ pub(super) struct SeenObjects {
 impl SeenObjects {
     /// Records the objects that are visible at the agent's location.
     pub(super) fn observe(&mut self, world: &HouseholdWorld, s: &HouseholdState) {
-        for receptacle in world.receptacles_here(s).iter().filter(|p| world.is_accessible(s, **p)) {
+        for receptacle in world.receptacles_here(s).iter().filter(|r| world.is_accessible(s, **r)) {
             self.last.retain(|object, at| at != receptacle || s.inside(&world.layout, *object, *receptacle));
-            let relevant = |t: &u16| world.object(*t).is_goal_object || world.object(*t).is_goal_lamp;
+            let relevant = |o: &u16| world.object(*o).is_goal_object || world.object(*o).is_goal_lamp;
             for object in world.contents(s, *receptacle).filter(relevant) {
                 self.first.entry(object).or_insert(*receptacle);
                 self.last.insert(object, *receptacle);
@@ -106,7 +106,7 @@ impl SeenObjects {
                 out.push_words([if s.open(*receptacle) { "opened" } else { "closed" }]);
             }
             if world.is_accessible(s, *receptacle) {
-                world.contents(s, *receptacle).for_each(|t| out.push_name(&world.object(t).name));
+                world.contents(s, *receptacle).for_each(|o| out.push_name(&world.object(o).name));
             }
         }
         if world.receptacles_here(s).is_empty() {
@@ -115,8 +115,8 @@ impl SeenObjects {
         out.push_words(["hold"]);
         match s.held {
             None => out.push_words(["nothing"]),
-            Some(t) => {
-                out.push_name(&world.object(t).name);
+            Some(o) => {
+                out.push_name(&world.object(o).name);
                 let flags = [
                     (ObjectFlag::Hot, "hot"),
                     (ObjectFlag::Cool, "cold"),
@@ -126,7 +126,7 @@ impl SeenObjects {
                 ];
                 flags
                     .iter()
-                    .filter(|(flag, _)| s.has_flag(&world.layout, *flag, t))
+                    .filter(|(flag, _)| s.has_flag(&world.layout, *flag, o))
                     .for_each(|(_, word)| out.push_words([*word]));
             }
         }

@@ -25,27 +25,31 @@ pub fn solve(world: &HouseholdWorld, state: &HouseholdState) -> Option<Vec<Alfwo
     if world.won(state) {
         return Some(Vec::new());
     }
-    let objects = || (0..world.objects.len() as u16).filter(|t| world.object(*t).is_goal_object);
-    let targets = || (0..world.receptacles.len() as u16).filter(|p| world.receptacle(*p).is_target);
+    let objects = || (0..world.objects.len() as u16).filter(|o| world.object(*o).is_goal_object);
+    let targets = || (0..world.receptacles.len() as u16).filter(|r| world.receptacle(*r).is_target);
     match world.goal.kind {
         TaskType::Look => {
-            let lamps = || (0..world.objects.len() as u16).filter(|t| world.object(*t).is_goal_lamp);
+            let lamps = || (0..world.objects.len() as u16).filter(|o| world.object(*o).is_goal_lamp);
             for object in objects() {
                 for held in plan().pick_up(object) {
-                    lamps()
-                        .for_each(|lamp| held.clone().use_lamp(lamp).into_iter().for_each(|w| keep_shortest(Some(w))));
+                    lamps().for_each(|lamp| {
+                        held.clone().use_lamp(lamp).into_iter().for_each(|candidate| keep_shortest(Some(candidate)));
+                    });
                 }
             }
         }
         TaskType::Two => {
             for target in targets() {
                 // The first object may already be in the target.
-                let in_target = |t: u16| state.inside(&world.layout, t, target);
+                let in_target = |o: u16| state.inside(&world.layout, o, target);
                 for first in objects() {
                     let delivered = if in_target(first) { vec![plan()] } else { plan().deliver(first, None, target) };
                     for one in delivered {
-                        for second in objects().filter(|t| *t != first) {
-                            one.clone().deliver(second, None, target).into_iter().for_each(|w| keep_shortest(Some(w)));
+                        for second in objects().filter(|o| *o != first) {
+                            one.clone()
+                                .deliver(second, None, target)
+                                .into_iter()
+                                .for_each(|candidate| keep_shortest(Some(candidate)));
                         }
                     }
                 }
@@ -60,7 +64,10 @@ pub fn solve(world: &HouseholdWorld, state: &HouseholdState) -> Option<Vec<Alfwo
             };
             for target in targets() {
                 for object in objects() {
-                    plan().deliver(object, treatment, target).into_iter().for_each(|w| keep_shortest(Some(w)));
+                    plan()
+                        .deliver(object, treatment, target)
+                        .into_iter()
+                        .for_each(|candidate| keep_shortest(Some(candidate)));
                 }
             }
         }
@@ -117,17 +124,17 @@ impl<'w> CandidatePlan<'w> {
         }
         let Some(free) = self.put_down() else { return Vec::new() };
         let world = free.world;
-        let contains = |p: &u16| free.state.inside(&world.layout, object, *p);
+        let contains = |r: &u16| free.state.inside(&world.layout, object, *r);
         let receptacles = (0..world.receptacles.len() as u16).filter(contains);
-        receptacles.filter_map(|p| free.clone().go_to_accessible(p)?.act(AlfworldCommand::Take(object, p))).collect()
+        receptacles.filter_map(|r| free.clone().go_to_accessible(r)?.act(AlfworldCommand::Take(object, r))).collect()
     }
 
     /// Puts down the held object with the fewest commands.
     fn put_down(self) -> Option<Self> {
         let Some(held) = self.state.held else { return Some(self) };
-        let receptacles = (0..self.world.receptacles.len() as u16).filter(|p| self.world.can_contain(held, *p));
-        let plans = receptacles.filter_map(|p| self.clone().go_to_accessible(p)?.act(AlfworldCommand::Move(held, p)));
-        plans.min_by_key(|w| w.commands.len())
+        let receptacles = (0..self.world.receptacles.len() as u16).filter(|r| self.world.can_contain(held, *r));
+        let plans = receptacles.filter_map(|r| self.clone().go_to_accessible(r)?.act(AlfworldCommand::Move(held, r)));
+        plans.min_by_key(|candidate| candidate.commands.len())
     }
 
     /// Cleans, heats or cools the held object: one plan per appliance.
@@ -136,22 +143,22 @@ impl<'w> CandidatePlan<'w> {
         if self.state.has_flag(&world.layout, flag, object) {
             return vec![self];
         }
-        let receptacles = (0..world.receptacles.len() as u16).filter(|p| world.receptacle(*p).appliance == appliance);
-        let command = |p| match appliance {
-            Appliance::Sink => AlfworldCommand::Clean(object, p),
-            Appliance::Microwave => AlfworldCommand::Heat(object, p),
-            _ => AlfworldCommand::Cool(object, p),
+        let receptacles = (0..world.receptacles.len() as u16).filter(|r| world.receptacle(*r).appliance == appliance);
+        let command = |r| match appliance {
+            Appliance::Sink => AlfworldCommand::Clean(object, r),
+            Appliance::Microwave => AlfworldCommand::Heat(object, r),
+            _ => AlfworldCommand::Cool(object, r),
         };
-        receptacles.filter_map(|p| self.clone().go_to(p)?.act(command(p))).collect()
+        receptacles.filter_map(|r| self.clone().go_to(r)?.act(command(r))).collect()
     }
 
     /// Moves an object to a target, after an optional treatment.
     fn deliver(self, object: u16, treatment: Option<(ObjectFlag, Appliance)>, target: u16) -> Vec<Self> {
-        let treated = |w: Self| match treatment {
-            Some((flag, appliance)) => w.treat(object, flag, appliance),
-            None => vec![w],
+        let treated = |candidate: Self| match treatment {
+            Some((flag, appliance)) => candidate.treat(object, flag, appliance),
+            None => vec![candidate],
         };
-        let put = |w: Self| w.go_to_accessible(target)?.act(AlfworldCommand::Move(object, target));
+        let put = |candidate: Self| candidate.go_to_accessible(target)?.act(AlfworldCommand::Move(object, target));
         self.pick_up(object).into_iter().flat_map(treated).filter_map(put).collect()
     }
 
@@ -159,15 +166,15 @@ impl<'w> CandidatePlan<'w> {
     fn use_lamp(self, lamp: u16) -> Vec<Self> {
         let world = self.world;
         let receptacles: Vec<u16> =
-            (0..world.receptacles.len() as u16).filter(|p| self.state.inside(&world.layout, lamp, *p)).collect();
-        let lit = |w: Self| {
-            if w.state.has_flag(&world.layout, ObjectFlag::Toggled, lamp) {
-                Some(w)
+            (0..world.receptacles.len() as u16).filter(|r| self.state.inside(&world.layout, lamp, *r)).collect();
+        let lit = |candidate: Self| {
+            if candidate.state.has_flag(&world.layout, ObjectFlag::Toggled, lamp) {
+                Some(candidate)
             } else {
-                w.act(AlfworldCommand::UseObject(lamp))
+                candidate.act(AlfworldCommand::UseObject(lamp))
             }
         };
-        receptacles.into_iter().filter_map(|p| lit(self.clone().go_to(p)?)).collect()
+        receptacles.into_iter().filter_map(|r| lit(self.clone().go_to(r)?)).collect()
     }
 
     /// The commands, if they reach the goal.

@@ -34,7 +34,7 @@ pub fn initial_observation(world: &HouseholdWorld) -> String {
     out.push_str("-= Welcome to TextWorld, ALFRED! =-\n\n");
     if world.receptacles_here(&world.start).is_empty() {
         out.push_str("You are in the middle of a room. Looking quickly around you, you see ");
-        push_list(&mut out, "a ", world.receptacles.iter().map(|p| &*p.name));
+        push_list(&mut out, "a ", world.receptacles.iter().map(|r| &*r.name));
         out.push('.');
     } else {
         describe_location(world, &world.start, &mut out);
@@ -47,45 +47,45 @@ pub fn initial_observation(world: &HouseholdWorld) -> String {
 /// Feedback on an executed command.
 pub(super) fn feedback(world: &HouseholdWorld, s: &HouseholdState, command: AlfworldCommand) -> String {
     let mut out = String::with_capacity(96);
-    let mut push_parts = |parts: &[&str]| parts.iter().for_each(|p| out.push_str(p));
-    let p = |p| &*world.receptacle(p).name;
-    let t = |t| &*world.object(t).name;
+    let mut push_parts = |parts: &[&str]| parts.iter().for_each(|r| out.push_str(r));
+    let r = |r| &*world.receptacle(r).name;
+    let o = |o| &*world.object(o).name;
     match command {
         AlfworldCommand::Help => push_parts(&[HELP]),
         AlfworldCommand::Look => describe_location(world, s, &mut out),
         AlfworldCommand::Inventory => match s.held {
-            Some(held) => push_parts(&["You are carrying: a ", t(held), "."]),
+            Some(held) => push_parts(&["You are carrying: a ", o(held), "."]),
             None => push_parts(&["You are not carrying anything."]),
         },
         AlfworldCommand::GoTo(receptacle) => {
-            push_parts(&["You arrive at ", p(receptacle), ". "]);
+            push_parts(&["You arrive at ", r(receptacle), ". "]);
             describe_receptacle(world, s, receptacle, &mut out);
         }
         AlfworldCommand::Open(receptacle) => {
-            push_parts(&["You open the ", p(receptacle), ". "]);
+            push_parts(&["You open the ", r(receptacle), ". "]);
             describe_receptacle(world, s, receptacle, &mut out);
         }
-        AlfworldCommand::Close(receptacle) => push_parts(&["You close the ", p(receptacle), "."]),
+        AlfworldCommand::Close(receptacle) => push_parts(&["You close the ", r(receptacle), "."]),
         AlfworldCommand::ExamineReceptacle(receptacle) => describe_receptacle(world, s, receptacle, &mut out),
         AlfworldCommand::ExamineObject(object) => describe_object(world, s, object, &mut out),
         AlfworldCommand::Take(object, receptacle) => {
-            push_parts(&["You pick up the ", t(object), " from the ", p(receptacle), "."]);
+            push_parts(&["You pick up the ", o(object), " from the ", r(receptacle), "."]);
         }
         AlfworldCommand::Move(object, receptacle) => {
-            push_parts(&["You move the ", t(object), " to the ", p(receptacle), "."]);
+            push_parts(&["You move the ", o(object), " to the ", r(receptacle), "."]);
         }
         AlfworldCommand::Clean(object, receptacle) => {
-            push_parts(&["You clean the ", t(object), " using the ", p(receptacle), "."]);
+            push_parts(&["You clean the ", o(object), " using the ", r(receptacle), "."]);
         }
         AlfworldCommand::Heat(object, receptacle) => {
-            push_parts(&["You heat the ", t(object), " using the ", p(receptacle), "."]);
+            push_parts(&["You heat the ", o(object), " using the ", r(receptacle), "."]);
         }
         AlfworldCommand::Cool(object, receptacle) => {
-            push_parts(&["You cool the ", t(object), " using the ", p(receptacle), "."]);
+            push_parts(&["You cool the ", o(object), " using the ", r(receptacle), "."]);
         }
-        AlfworldCommand::UseObject(object) => push_parts(&["You turn on the ", t(object), "."]),
+        AlfworldCommand::UseObject(object) => push_parts(&["You turn on the ", o(object), "."]),
         AlfworldCommand::Slice(object, knife) => {
-            push_parts(&["You sliced the ", t(object), " with the ", t(knife), "."]);
+            push_parts(&["You sliced the ", o(object), " with the ", o(knife), "."]);
         }
     }
     out
@@ -108,7 +108,7 @@ pub(super) fn describe_receptacle(world: &HouseholdWorld, s: &HouseholdState, re
         out.push_str(" is closed.");
         return;
     }
-    push_list(out, "a ", world.contents(s, receptacle).map(|t| &*world.object(t).name));
+    push_list(out, "a ", world.contents(s, receptacle).map(|o| &*world.object(o).name));
     out.push('.');
 }
 
@@ -119,7 +119,7 @@ fn describe_object(world: &HouseholdWorld, s: &HouseholdState, object: u16, out:
         out.push_str("This is a normal ");
         out.push_str(&item.name);
         out.push_str(". In it, you see ");
-        push_list(out, "a ", item.contents.iter().map(|t| &*world.object(*t).name));
+        push_list(out, "a ", item.contents.iter().map(|o| &*world.object(*o).name));
         out.push('.');
         return;
     }
@@ -140,7 +140,7 @@ fn describe_object(world: &HouseholdWorld, s: &HouseholdState, object: u16, out:
     } else {
         ["This is a ", state, sliced, &item.name, "."]
     };
-    parts.iter().for_each(|p| out.push_str(p));
+    parts.iter().for_each(|r| out.push_str(r));
 }
 
 fn describe_location(world: &HouseholdWorld, s: &HouseholdState, out: &mut String) {
@@ -151,13 +151,13 @@ fn describe_location(world: &HouseholdWorld, s: &HouseholdState, out: &mut Strin
         return;
     }
     out.push_str("You are facing the ");
-    push_list(out, "", here.iter().map(|p| &*world.receptacle(*p).name));
+    push_list(out, "", here.iter().map(|r| &*world.receptacle(*r).name));
     out.push_str(". Next to it, you see ");
     // One entry per receptacle here that an object was taken from, if the object is now elsewhere at this location.
     let layout = &world.layout;
     let moved = (0..world.objects.len() as u16)
-        .filter(|t| s.located(layout, *t, s.location))
-        .flat_map(|t| here.iter().filter(move |p| s.removed(layout, t, **p)).map(move |_| &*world.object(t).name));
+        .filter(|o| s.located(layout, *o, s.location))
+        .flat_map(|o| here.iter().filter(move |r| s.removed(layout, o, **r)).map(move |_| &*world.object(o).name));
     push_list(out, "a ", moved);
     out.push('.');
 }

@@ -76,7 +76,7 @@ impl HouseholdWorld {
     pub fn new(household: &Household) -> Self {
         let h = household;
         let receptacle_order = order_by(&h.receptacles, |r| &r.id);
-        let object_order = order_by(&h.objects, |t| &t.id);
+        let object_order = order_by(&h.objects, |o| &o.id);
         let receptacle_index = inverse(&receptacle_order);
         let object_index = inverse(&object_order);
         let names = names(h);
@@ -100,39 +100,39 @@ impl HouseholdWorld {
         let mut objects: Box<[CompiledObject]> = object_order
             .iter()
             .map(|i| &h.objects[*i])
-            .map(|t| {
-                let kind = t.kind.as_deref();
+            .map(|o| {
+                let kind = o.kind.as_deref();
                 CompiledObject {
-                    name: names[t.id.as_str()].clone(),
+                    name: names[o.id.as_str()].clone(),
                     rank: 0,
-                    properties: t.properties,
+                    properties: o.properties,
                     knife: matches!(kind, Some("knifetype" | "butterknifetype")),
                     is_goal_object: kind == Some(h.goal.object.as_str()),
                     is_goal_lamp: h.goal.kind == TaskType::Look
-                        && t.properties.toggleable
+                        && o.properties.toggleable
                         && kind == Some(h.goal.target.as_str()),
-                    contents: sorted(t.contents.iter().map(|c| object_index[*c])),
+                    contents: sorted(o.contents.iter().map(|c| object_index[*c])),
                 }
             })
             .collect();
-        let by_name = order_by(&objects, |t| &t.name);
-        by_name.iter().enumerate().for_each(|(rank, t)| objects[*t].rank = rank as u16);
+        let by_name = order_by(&objects, |o| &o.name);
+        by_name.iter().enumerate().for_each(|(rank, o)| objects[*o].rank = rank as u16);
 
         let mut receptacles_at = vec![Vec::new(); h.locations.len()];
-        receptacles.iter().enumerate().for_each(|(i, p)| receptacles_at[usize::from(p.location)].push(i as u16));
+        receptacles.iter().enumerate().for_each(|(i, r)| receptacles_at[usize::from(r.location)].push(i as u16));
 
         let layout = StateLayout::new(receptacles.len(), objects.len(), h.locations.len());
         let mut start = HouseholdState::new(&layout, h.start as u16);
-        for (number, i) in object_order.iter().enumerate() {
-            let (t, number) = (&h.objects[*i], number as u16);
-            t.locations.iter().for_each(|l| start.set_located(&layout, number, *l as u16, true));
-            t.inside.iter().for_each(|r| start.set_inside(&layout, number, receptacle_index[*r], true));
-            start.set_flag(&layout, ObjectFlag::Cool, number, t.cool);
+        for (index, i) in object_order.iter().enumerate() {
+            let (o, index) = (&h.objects[*i], index as u16);
+            o.locations.iter().for_each(|l| start.set_located(&layout, index, *l as u16, true));
+            o.inside.iter().for_each(|r| start.set_inside(&layout, index, receptacle_index[*r], true));
+            start.set_flag(&layout, ObjectFlag::Cool, index, o.cool);
         }
         let mut world = HouseholdWorld {
             goal: h.goal.clone(),
             task: h.task.as_str().into(),
-            receptacles_by_name: order_by(&receptacles, |p| &p.name).into_iter().map(|i| i as u16).collect(),
+            receptacles_by_name: order_by(&receptacles, |r| &r.name).into_iter().map(|i| i as u16).collect(),
             can_contain: can_contain(h, &receptacle_order, &object_order),
             receptacles_at: receptacles_at.into_iter().map(Vec::into_boxed_slice).collect(),
             names: Box::default(),
@@ -165,8 +165,8 @@ impl HouseholdWorld {
 
     pub(super) fn name(&self, named: Entity) -> &str {
         match named {
-            Entity::Receptacle(p) => &self.receptacles[usize::from(p)].name,
-            Entity::Object(t) => &self.objects[usize::from(t)].name,
+            Entity::Receptacle(r) => &self.receptacles[usize::from(r)].name,
+            Entity::Object(o) => &self.objects[usize::from(o)].name,
         }
     }
 
@@ -196,7 +196,7 @@ impl HouseholdWorld {
 
     /// The objects in or on a receptacle, in the original's order.
     pub(super) fn contents<'w>(&'w self, s: &'w HouseholdState, receptacle: u16) -> impl Iterator<Item = u16> + 'w {
-        (0..self.objects.len() as u16).filter(move |t| s.inside(&self.layout, *t, receptacle))
+        (0..self.objects.len() as u16).filter(move |o| s.inside(&self.layout, *o, receptacle))
     }
 
     /// Whether the contents of a receptacle can be reached: it has no door, or is open.
@@ -206,28 +206,28 @@ impl HouseholdWorld {
 
     /// Whether the goal is satisfied.
     pub fn won(&self, s: &HouseholdState) -> bool {
-        let wanted = |t: &u16| self.object(*t).is_goal_object;
+        let wanted = |o: &u16| self.object(*o).is_goal_object;
         let objects = || (0..self.objects.len() as u16).filter(wanted);
-        let is = |flag, t| s.has_flag(&self.layout, flag, t);
+        let flagged = |flag, o| s.has_flag(&self.layout, flag, o);
         let placed = |ready: &dyn Fn(u16) -> bool, count: usize| {
-            let targets = (0..self.receptacles.len() as u16).filter(|p| self.receptacle(*p).is_target);
+            let targets = (0..self.receptacles.len() as u16).filter(|r| self.receptacle(*r).is_target);
             targets
                 .into_iter()
-                .any(|p| objects().filter(|t| s.inside(&self.layout, *t, p) && ready(*t)).count() >= count)
+                .any(|r| objects().filter(|o| s.inside(&self.layout, *o, r) && ready(*o)).count() >= count)
         };
         match self.goal.kind {
             TaskType::Place => placed(&|_| true, 1),
-            TaskType::Clean => placed(&|t| self.object(t).properties.cleanable && is(ObjectFlag::Clean, t), 1),
-            TaskType::Heat => placed(&|t| self.object(t).properties.heatable && is(ObjectFlag::Hot, t), 1),
-            TaskType::Cool => placed(&|t| self.object(t).properties.coolable && is(ObjectFlag::Cool, t), 1),
+            TaskType::Clean => placed(&|o| self.object(o).properties.cleanable && flagged(ObjectFlag::Clean, o), 1),
+            TaskType::Heat => placed(&|o| self.object(o).properties.heatable && flagged(ObjectFlag::Hot, o), 1),
+            TaskType::Cool => placed(&|o| self.object(o).properties.coolable && flagged(ObjectFlag::Cool, o), 1),
             TaskType::Two => placed(&|_| true, 2),
             TaskType::Look => {
-                let lit = |t: u16| {
-                    self.object(t).is_goal_lamp
-                        && is(ObjectFlag::Toggled, t)
-                        && self.receptacles_here(s).iter().any(|p| s.inside(&self.layout, t, *p))
+                let lit = |o: u16| {
+                    self.object(o).is_goal_lamp
+                        && flagged(ObjectFlag::Toggled, o)
+                        && self.receptacles_here(s).iter().any(|r| s.inside(&self.layout, o, *r))
                 };
-                s.held.is_some_and(|t| wanted(&t)) && (0..self.objects.len() as u16).any(lit)
+                s.held.is_some_and(|o| wanted(&o)) && (0..self.objects.len() as u16).any(lit)
             }
         }
     }
@@ -254,14 +254,14 @@ fn sorted(items: impl Iterator<Item = u16>) -> Box<[u16]> {
 
 /// Display names by identifier. Among equal names, numbers decrease in the order of identifiers.
 fn names(h: &Household) -> HashMap<&str, Box<str>> {
-    let kinds = h.can_contain.iter().flat_map(|(r, t)| [r, t]);
+    let kinds = h.can_contain.iter().flat_map(|(r, o)| [r, o]);
     let kinds =
-        kinds.chain(h.receptacles.iter().map(|r| &r.kind)).chain(h.objects.iter().filter_map(|t| t.kind.as_ref()));
+        kinds.chain(h.receptacles.iter().map(|r| &r.kind)).chain(h.objects.iter().filter_map(|o| o.kind.as_ref()));
     let mut ids: Vec<&str> = kinds
         .chain([&h.agent])
         .chain(&h.locations)
         .chain(h.receptacles.iter().map(|r| &r.id))
-        .chain(h.objects.iter().map(|t| &t.id))
+        .chain(h.objects.iter().map(|o| &o.id))
         .map(String::as_str)
         .collect();
     ids.sort_unstable();
@@ -284,14 +284,14 @@ fn names(h: &Household) -> HashMap<&str, Box<str>> {
 
 fn can_contain(h: &Household, receptacle_order: &[usize], object_order: &[usize]) -> Box<[u64]> {
     let pairs: std::collections::HashSet<(&str, &str)> =
-        h.can_contain.iter().map(|(r, t)| (r.as_str(), t.as_str())).collect();
+        h.can_contain.iter().map(|(r, o)| (r.as_str(), o.as_str())).collect();
     let words = receptacle_order.len().div_ceil(64);
     let mut bits = vec![0; words * object_order.len()];
-    for (t, object) in object_order.iter().enumerate() {
+    for (o, object) in object_order.iter().enumerate() {
         let Some(kind) = &h.objects[*object].kind else { continue };
-        for (p, receptacle) in receptacle_order.iter().enumerate() {
+        for (r, receptacle) in receptacle_order.iter().enumerate() {
             if pairs.contains(&(h.receptacles[*receptacle].kind.as_str(), kind.as_str())) {
-                bits[t * words + p / 64] |= 1 << (p % 64);
+                bits[o * words + r / 64] |= 1 << (r % 64);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! OptionMap of the Sokoban environment.
+//! Options of the Sokoban environment.
 
 use super::{
     env::{SokobanConfig, StepRules},
@@ -9,7 +9,7 @@ use crate::{Error, OptionDoc, Result};
 use serde::Deserialize;
 use std::path::PathBuf;
 
-/// OptionMap of Sokoban.
+/// Options of Sokoban.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SokobanOptions {
