@@ -1,9 +1,9 @@
 //! Training, evaluation and run directories.
 //!
-//! A [`recipe`] describes a run. The [training loop](train) samples meta-episodes ([`rollout`]), builds training samples,
-//! steps the optimiser of an [engine](engines) and writes everything into a [run directory](run_dir), from which an
-//! interrupted run resumes. [`eval`] measures policies on fixed task sets and stores trajectories. [`sweep`] expands a grid of
-//! recipes into runs and evaluations.
+//! A [`recipe`] describes a run. The [training loop](train) samples meta-episodes ([`rollout`]), builds training
+//! samples, steps the optimiser of an [engine](engines) and writes everything into a [run directory](run_dir), from
+//! which an interrupted run resumes. [`eval`] measures policies on fixed task sets and stores trajectories. [`sweep`]
+//! expands a grid of recipes into runs and evaluations.
 
 pub mod engines;
 mod error;

@@ -1,5 +1,6 @@
-//! Comparison of the embedded engine with live servers: SkyRL at `MAGE_TINKER_URL` and vLLM at `MAGE_VLLM_URL`, both with the
-//! model in `MAGE_ENGINE_MODEL`, as started by `conformance/engines/run.py`. Skipped with a message if these are not set.
+//! Comparison of the embedded engine with live servers: SkyRL at `MAGE_TINKER_URL` and vLLM at `MAGE_VLLM_URL`, both
+//! with the model in `MAGE_ENGINE_MODEL`, as started by `conformance/engines/run.py`. Skipped with a message if these
+//! are not set.
 
 use mage_engine::{Loss, Objective, OptimStep, PerToken, Sampler, ScoreRequest, TokenForest, Trainer, block_on};
 use mage_native::{EngineOptions, NativeAdapter, NativeModel};
@@ -90,7 +91,8 @@ fn all_engines_agree_on_log_probabilities() {
     let runtime = mage_train::train::runtime(1).unwrap();
     let vllm = runtime.block_on(pool(vllm.clone(), vocabulary).base_fingerprint(&vllm)).unwrap();
     eprintln!("SkyRL {:.1e}, vLLM {:.1e} from native", ours.distance(&skyrl), ours.distance(&vllm));
-    // Each is within 1e-5 of a 64-bit reference (checked by conformance/engines/run.py), so any two differ by at most 2e-5.
+    // Each is within 1e-5 of a 64-bit reference (checked by conformance/engines/run.py), so any two differ by at most
+    // 2e-5.
     assert!(ours.distance(&skyrl) < 2e-5 && ours.distance(&vllm) < 2e-5, "{ours:?}\n{skyrl:?}\n{vllm:?}");
     if let Some(file) = env_var("MAGE_FINGERPRINTS_OUT") {
         let all = BTreeMap::from([("native", ours), ("SkyRL", skyrl), ("vLLM", vllm)]);
@@ -182,8 +184,8 @@ fn one_update(tinker: &str, model: &Path, objective: Objective) {
     let ours = native.forward_backward(&batch(1.0), &loss).unwrap();
     let theirs = server.forward_backward(&batch(1.0), &loss).unwrap();
     assert!((ours.loss - theirs.loss).abs() < 1e-5 * ours.loss.abs().max(1.0), "{} {}", ours.loss, theirs.loss);
-    // SkyRL's JAX backend shares lora_A between q, k and v and between gate and up, and saves a copy for each: its gradient is
-    // the sum of the native ones. All other matrices are separate.
+    // SkyRL's JAX backend shares lora_A between q, k and v and between gate and up, and saves a copy for each: its
+    // gradient is the sum of the native ones. All other matrices are separate.
     let gradients: BTreeMap<String, Vec<f32>> =
         native.gradients().map(|(n, _, g)| (n.to_owned(), g.to_vec())).collect();
     let shared = |name: &str| -> Vec<String> {

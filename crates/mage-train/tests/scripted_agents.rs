@@ -1,4 +1,5 @@
-//! Evaluation of scripted agents of known strength: measured scores must agree with exact ones, with memory and without.
+//! Evaluation of scripted agents of known strength: measured scores must agree with exact ones, with memory and
+//! without.
 
 use mage_core::{
     Bootstrap, EpisodeConfig, MemoryMode, MetaEpisodeResult, MetricSummary, UnplayedEpisodes, prompt::PromptLibrary,

@@ -213,7 +213,8 @@ pub(crate) fn warnings(recipe: &Recipe) -> Result<Vec<String>> {
     Ok(missing_key_warnings(recipe)?.into_iter().chain(adapter_dir_warning(recipe)).collect())
 }
 
-/// Servers that may require an API key that is not set: those on other machines, and those whose variable is configured.
+/// Servers that may require an API key that is not set: those on other machines, and those whose variable is
+/// configured.
 fn missing_key_warnings(recipe: &Recipe) -> Result<Vec<String>> {
     let (t, v) = (&recipe.tinker, &recipe.vllm);
     let default_env = (TinkerConfig::default().key_env, VllmConfig::default().key_env);

@@ -1,7 +1,7 @@
 //! Concurrent evaluation of a model.
 //!
-//! Up to `max_in_flight` meta-episodes run at once and are stored as they finish. With a memory that tasks share, they run
-//! one at a time in the order of the task set, so that the memory of each depends on the earlier ones alone.
+//! Up to `max_in_flight` meta-episodes run at once and are stored as they finish. With a memory that tasks share, they
+//! run one at a time in the order of the task set, so that the memory of each depends on the earlier ones alone.
 
 use super::{Evaluation, ModelAgent};
 use crate::{Error, Result};
@@ -12,7 +12,8 @@ use tokio::{task::JoinSet, time::timeout};
 /// Interval between checks of the stop flag.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Consecutive failures that end an evaluation, if they are at least as many as `max_in_flight`: the model is unreachable.
+/// Consecutive failures that end an evaluation, if they are at least as many as `max_in_flight`: the model is
+/// unreachable.
 const MAX_CONSECUTIVE_FAILURES: usize = 8;
 
 impl Evaluation {

@@ -35,8 +35,8 @@ pub struct Evaluation {
     pub agent: Agent,
     /// Seed of the agent.
     pub seed: Seed,
-    /// A value other than 0 requests a stop: finished tasks are kept, running ones are dropped, and the evaluation ends with
-    /// [`Error::Interrupted`].
+    /// A value other than 0 requests a stop: finished tasks are kept, running ones are dropped, and the evaluation ends
+    /// with [`Error::Interrupted`].
     pub stop: Arc<AtomicU8>,
 }
 
@@ -103,8 +103,8 @@ pub fn agent_seed(seed: Seed, index: usize) -> Seed {
 }
 
 impl Evaluation {
-    /// Plays the task set and passes each trajectory to `on_trajectory`: in the order of the task set without a model, as they
-    /// finish otherwise.
+    /// Plays the task set and passes each trajectory to `on_trajectory`: in the order of the task set without a model,
+    /// as they finish otherwise.
     pub fn run(self: &Arc<Self>, mut on_trajectory: impl FnMut(&Trajectory)) -> Result<()> {
         let all: Vec<usize> = (0..self.task_set.tasks().len()).collect();
         self.play_all(&all, |trajectories| {

@@ -1,8 +1,8 @@
 //! Low-variance evaluation of a policy on a task set.
 //!
 //! Every task is played. In games small enough to enumerate, the score of an episode is its expectation over all deals,
-//! opponent actions and policy actions, given the policy's memory at the start of the episode. Variance then comes only from
-//! the memories; the first episode has none.
+//! opponent actions and policy actions, given the policy's memory at the start of the episode. Variance then comes only
+//! from the memories; the first episode has none.
 
 use crate::{Result, TaskSet, rollout::Rollout};
 use mage_core::{
@@ -88,7 +88,8 @@ struct ScoreQueries {
 }
 
 impl Evaluator {
-    /// Plays the task set and returns the result. Calls `on_task` after every task. `None` if `stop` returns true before the end.
+    /// Plays the task set and returns the result. Calls `on_task` after every task. `None` if `stop` returns true
+    /// before the end.
     pub fn run(
         &self,
         runtime: &Runtime,

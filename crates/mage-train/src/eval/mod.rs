@@ -1,7 +1,7 @@
 //! Evaluation of agents on fixed task sets.
 //!
-//! [`Evaluation`] plays a task set with any agent and stores the trajectories (`mage eval`). [`evaluator`] measures the policy of a
-//! training run between updates.
+//! [`Evaluation`] plays a task set with any agent and stores the trajectories (`mage eval`). [`evaluator`] measures the
+//! policy of a training run between updates.
 
 mod concurrent;
 mod evaluation;

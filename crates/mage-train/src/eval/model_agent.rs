@@ -108,8 +108,8 @@ impl ModelAgent {
     }
 }
 
-/// Episode configuration for the policy of a run with `episodes` episodes. If its prompts have fewer memory slots, they contain
-/// the latest episodes.
+/// Episode configuration for the policy of a run with `episodes` episodes. If its prompts have fewer memory slots, they
+/// contain the latest episodes.
 pub fn run_episode_config(recipe: &Recipe, env_info: &EnvInfo, episodes: u32) -> EpisodeConfig {
     let trained = recipe.eval_episode_config(env_info);
     let slots = (trained.prompt_form == PromptForm::Compact).then_some(trained.slots);

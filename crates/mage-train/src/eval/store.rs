@@ -1,9 +1,9 @@
 //! Store of evaluation trajectories.
 //!
-//! An append-only file of JSON lines. A trajectory is stored once its line is complete, including the line break. A crash
-//! during a write leaves at most a partial last line, which is dropped and reported when the file is opened again. Trajectories are identified
-//! by their [`TrajectoryKey`], so that finished work is not repeated. A trajectory with an error is kept, but its task is
-//! played again.
+//! An append-only file of JSON lines. A trajectory is stored once its line is complete, including the line break. A
+//! crash during a write leaves at most a partial last line, which is dropped and reported when the file is opened
+//! again. Trajectories are identified by their [`TrajectoryKey`], so that finished work is not repeated. A trajectory
+//! with an error is kept, but its task is played again.
 //!
 //! ```
 //! use mage_train::eval::store::{TrajectoryStore, read_trajectories};

@@ -1,7 +1,7 @@
 //! Task sets: fixed lists of tasks for evaluation, equal for all methods of a comparison.
 //!
-//! Opponents and seats appear exactly in the proportions of the population, so that a mean over the task set is a mean over
-//! the population.
+//! Opponents and seats appear exactly in the proportions of the population, so that a mean over the task set is a mean
+//! over the population.
 
 use crate::Result;
 use mage_env::{EnvSpec, Hash, Population, Seed, Task};

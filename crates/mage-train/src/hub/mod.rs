@@ -1,8 +1,8 @@
 //! Models by folder or by Hugging Face Hub name (`org/name@revision`).
 //!
-//! Downloads use the cache of the other Hub clients. Environment variables: `HF_HOME` and `HF_HUB_CACHE` (cache folder),
-//! `HF_TOKEN` (private models), `HF_HUB_OFFLINE` (cache only), `HF_ENDPOINT` (another hub), `HF_HUB_ETAG_TIMEOUT` (seconds
-//! before the cache is used instead).
+//! Downloads use the cache of the other Hub clients. Environment variables: `HF_HOME` and `HF_HUB_CACHE` (cache
+//! folder), `HF_TOKEN` (private models), `HF_HUB_OFFLINE` (cache only), `HF_ENDPOINT` (another hub),
+//! `HF_HUB_ETAG_TIMEOUT` (seconds before the cache is used instead).
 
 use crate::Result;
 use hf_hub::{

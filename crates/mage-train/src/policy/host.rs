@@ -1,7 +1,7 @@
 //! Play of a person against a trained policy.
 //!
-//! A [`HumanPlayer`] takes the seat of the opponents that the policy was trained against. The policy plays a meta-episode: it
-//! keeps its memory between episodes.
+//! A [`HumanPlayer`] takes the seat of the opponents that the policy was trained against. The policy plays a
+//! meta-episode: it keeps its memory between episodes.
 
 use crate::{
     Error, Result,

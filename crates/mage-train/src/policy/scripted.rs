@@ -1,7 +1,7 @@
 //! Scripted policies: responses to the requests of a meta-episode without a model.
 //!
-//! A [`Player`] receives the same prompts as a model and knows only what they contain. If the memory is removed from the
-//! prompts, it has none.
+//! A [`Player`] receives the same prompts as a model and knows only what they contain. If the memory is removed from
+//! the prompts, it has none.
 
 use crate::{Error, Result};
 use mage_core::{Completion, EpisodeConfig, MemoryMode, MetaEpisode, Request, RequestKind, prompt::PromptForm};
@@ -46,9 +46,9 @@ impl Player {
         Ok(Self::new(PlayerKind::Scripted(agent), episode_config))
     }
 
-    /// Plays a scripted agent as an expert to imitate, in either prompt form; with probability `epsilon`, an action is replaced
-    /// by a random legal one. So is an action that the prompt form cannot express. With full prompts, the agent sees the
-    /// compact observation.
+    /// Plays a scripted agent as an expert to imitate, in either prompt form; with probability `epsilon`, an action is
+    /// replaced by a random legal one. So is an action that the prompt form cannot express. With full prompts, the
+    /// agent sees the compact observation.
     pub fn expert(episode_config: Arc<EpisodeConfig>, agent: Box<dyn ScriptedAgent>, epsilon: f64, seed: Seed) -> Self {
         Self::new(PlayerKind::Expert { agent, epsilon, rng: seed.rng() }, episode_config)
     }

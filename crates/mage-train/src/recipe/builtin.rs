@@ -41,7 +41,8 @@ pub(super) fn find(name: &str) -> Result<Option<Table>> {
     }
     let mut table = Table::from_iter([("method".to_owned(), Value::Table(method_table))]);
     if !method.memory {
-        // Without memory, a meta-episode is one episode: triple the group size to keep the number of episodes per update.
+        // Without memory, a meta-episode is one episode: triple the group size to keep the number of episodes per
+        // update.
         table.insert("play".to_owned(), Value::Table(Table::from_iter([("episodes".to_owned(), Value::Integer(1))])));
         table.insert(
             "rollout".to_owned(),

@@ -1,7 +1,7 @@
 //! Recipes: the complete configuration of a training run.
 //!
-//! A [`Recipe`] is composed from TOML files, left to right, and from `a.b=c` overrides; all other keys have their defaults.
-//! An unknown key is an error that suggests the nearest known one.
+//! A [`Recipe`] is composed from TOML files, left to right, and from `a.b=c` overrides; all other keys have their
+//! defaults. An unknown key is an error that suggests the nearest known one.
 
 mod builtin;
 mod check;
@@ -107,8 +107,8 @@ impl Recipe {
         }
     }
 
-    /// Maximum game states for exact evaluation. Sampling parameters that change the policy's distribution token by token
-    /// (filters, or a temperature other than 0 and 1) rule out enumeration: then 0.
+    /// Maximum game states for exact evaluation. Sampling parameters that change the policy's distribution token by
+    /// token (filters, or a temperature other than 0 and 1) rule out enumeration: then 0.
     pub fn exact_max_states(&self) -> usize {
         let sampling = self.eval_sampling();
         let unfiltered = sampling.top_p == 1.0 && sampling.top_k == 0;

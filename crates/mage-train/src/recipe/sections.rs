@@ -47,7 +47,8 @@ section! {
 section! {
     /// The model: a checkpoint, or a new model of the given shape.
     ModelConfig {
-        /// Qwen3 checkpoint: a folder, or `org/name@revision` on the Hub. Empty: a new model with the shape below and the environment's compact vocabulary.
+        /// Qwen3 checkpoint: a folder, or `org/name@revision` on the Hub. Empty: a new model with the shape below and
+        /// the environment's compact vocabulary.
         path: String = String::new(),
         /// Hidden size.
         hidden_size: usize = 32,
@@ -71,8 +72,8 @@ section! {
 }
 
 section! {
-    /// Supervised training before RL: a new model learns the response format from generated expert play. A checkpoint needs
-    /// no warm start.
+    /// Supervised training before RL: a new model learns the response format from generated expert play. A checkpoint
+    /// needs no warm start.
     WarmStartConfig {
         /// Optimiser steps; 0 for none.
         steps: u64 = 250,
@@ -117,15 +118,15 @@ section! {
 section! {
     /// The loss.
     LossConfig {
-        /// Policy loss: `ppo` (clipped tokens have no gradient), `cispo` (clipped tokens keep the gradient of the clipped
-        /// weight) or `importance_sampling` (no clipping).
+        /// Policy loss: `ppo` (clipped tokens have no gradient), `cispo` (clipped tokens keep the gradient of the
+        /// clipped weight) or `importance_sampling` (no clipping).
         objective: PolicyLoss = PolicyLoss::Ppo,
         /// Lower clip range: the ratio of new to old probability is clipped at 1 minus this.
         clip_low: f32 = 0.2,
         /// Upper clip range: the ratio is clipped at 1 plus this.
         clip_high: f32 = 0.2,
-        /// Dual clip: upper bound on the loss of a token with a negative advantage, in multiples of the advantage; 0 for
-        /// none. `ppo` only.
+        /// Dual clip: upper bound on the loss of a token with a negative advantage, in multiples of the advantage; 0
+        /// for none. `ppo` only.
         dual_clip: f32 = 3.0,
         /// Unit of the mean: each `sequence` (a response) or each `token` has equal weight.
         aggregation: Aggregation = Aggregation::Sequence,
@@ -195,8 +196,8 @@ section! {
         top_p: f32 = 1.0,
         /// Keep this many most likely tokens; 0 keeps all.
         top_k: u32 = 0,
-        /// Compute expected scores by enumeration instead of sampling an episode, in games with at most this many states;
-        /// 0 always samples.
+        /// Compute expected scores by enumeration instead of sampling an episode, in games with at most this many
+        /// states; 0 always samples.
         exact_max_states: usize = 400,
     }
 }
@@ -292,16 +293,17 @@ section! {
     HealthThresholds {
         /// Warn if the mean entropy of actions falls below this in the first half of training, in nats.
         min_entropy: f64 = 0.03,
-        /// Warn if the KL divergence of actions or reflections from the reference policy exceeds this, in nats per token.
+        /// Warn if the KL divergence of actions or reflections from the reference policy exceeds this, in nats per
+        /// token.
         max_kl: f64 = 0.5,
         /// Warn if the fraction of invalid actions exceeds this.
         max_invalid: f64 = 0.2,
         /// Warn if the fraction of reflections that state the facts falls below this, in environments with an expert to
         /// compare with.
         min_factual: f64 = 0.5,
-        /// Warn if the KL divergence between sampler and trainer before the first step of an update exceeds this, in nats
-        /// per token: the engines disagree. With `rollout.overlap`, checked only on batches that were not collected ahead: at
-        /// the first update and after every checkpoint.
+        /// Warn if the KL divergence between sampler and trainer before the first step of an update exceeds this, in
+        /// nats per token: the engines disagree. With `rollout.overlap`, checked only on batches that were not
+        /// collected ahead: at the first update and after every checkpoint.
         max_mismatch_kl: f64 = 0.01,
         /// Report the pending work if no meta-episode finishes for this many seconds.
         stall_timeout: f64 = 30.0,

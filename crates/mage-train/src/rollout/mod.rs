@@ -1,7 +1,7 @@
 //! Concurrent rollout of meta-episodes.
 //!
-//! Each meta-episode is an asynchronous task on a pool of threads. The sampler batches the pending requests of all of them. A
-//! trajectory depends on its seed alone, not on the other meta-episodes or the number of threads.
+//! Each meta-episode is an asynchronous task on a pool of threads. The sampler batches the pending requests of all of
+//! them. A trajectory depends on its seed alone, not on the other meta-episodes or the number of threads.
 
 mod timer;
 
@@ -66,9 +66,9 @@ pub struct RolloutTiming {
 }
 
 impl Rollout {
-    /// Samples all jobs and returns their trajectories in order. A meta-episode whose environment fails is retried; after the
-    /// last retry, its trajectory holds the error. `on_stall` receives a status line whenever no meta-episode finishes for
-    /// `stall_timeout`.
+    /// Samples all jobs and returns their trajectories in order. A meta-episode whose environment fails is retried;
+    /// after the last retry, its trajectory holds the error. `on_stall` receives a status line whenever no meta-episode
+    /// finishes for `stall_timeout`.
     pub fn run(
         &self,
         runtime: &Runtime,
@@ -125,8 +125,8 @@ impl Rollout {
         Ok(trajectory)
     }
 
-    /// Samples one meta-episode. `on_request` receives every request before it is sampled, `stage` every change of stage. A
-    /// failure of the environment is stored in the trajectory; a failure of the engine is an error.
+    /// Samples one meta-episode. `on_request` receives every request before it is sampled, `stage` every change of
+    /// stage. A failure of the environment is stored in the trajectory; a failure of the engine is an error.
     pub(crate) async fn play(
         &self,
         task: &Task,

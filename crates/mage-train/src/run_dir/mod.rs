@@ -1,8 +1,9 @@
 //! Run directories: recipe, metrics, checkpoints and trajectories of a run.
 //!
-//! One process at a time writes a run directory, and files are never overwritten in place. `metrics.jsonl` and the TensorBoard
-//! file are append-only and are truncated to the last checkpoint on resume, so that an interrupted run ends with the same
-//! bytes as an uninterrupted one. A checkpoint becomes visible by a rename, after its files and hashes are written.
+//! One process at a time writes a run directory, and files are never overwritten in place. `metrics.jsonl` and the
+//! TensorBoard file are append-only and are truncated to the last checkpoint on resume, so that an interrupted run ends
+//! with the same bytes as an uninterrupted one. A checkpoint becomes visible by a rename, after its files and hashes
+//! are written.
 
 pub mod tensorboard;
 
@@ -262,8 +263,8 @@ impl RunDir {
         write_atomic(&path, &packed)
     }
 
-    /// Writes a checkpoint; `save` writes the weights. A complete checkpoint of the same update is kept: replacing it would
-    /// leave none for a moment.
+    /// Writes a checkpoint; `save` writes the weights. A complete checkpoint of the same update is kept: replacing it
+    /// would leave none for a moment.
     pub fn checkpoint(&self, progress: &TrainProgress, save: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
         if self.is_at(progress.update) {
             return Ok(());
@@ -421,7 +422,8 @@ fn verify(path: &Path) -> Result<TrainProgress> {
 
 const FOLDERS: [&str; 4] = ["checkpoints", "trajectories", "logs", "tensorboard"];
 
-/// Whether a directory is empty, or contains only what a run writes before its recipe: an attempt that was stopped at once.
+/// Whether a directory is empty, or contains only what a run writes before its recipe: an attempt that was stopped at
+/// once.
 fn is_blank(path: &Path) -> Result<bool> {
     let initial_files = [POPULATION.to_owned(), format!("{POPULATION}.unfinished"), format!("{RECIPE}.unfinished")];
     for entry in fs::read_dir(path).map_err(Error::io(path))? {

@@ -1,8 +1,8 @@
 //! TensorBoard event files.
 //!
 //! Event files are a sequence of framed records: length, masked checksum of the length, payload, masked checksum of the
-//! payload. A payload is a protocol-buffer `Event` with a step, a wall time and scalar values; both formats are public and
-//! small enough to write by hand.
+//! payload. A payload is a protocol-buffer `Event` with a step, a wall time and scalar values; both formats are public
+//! and small enough to write by hand.
 
 use std::sync::LazyLock;
 

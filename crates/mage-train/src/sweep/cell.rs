@@ -1,7 +1,7 @@
 //! Sweep cells: single runs or evaluations, and the state of their folders.
 //!
-//! `cell.json` in the folder of a cell records its command. A result is valid only if the command is still that of the sweep
-//! and the evaluated policy has the same weights. The folder of an outdated result is archived, never deleted.
+//! `cell.json` in the folder of a cell records its command. A result is valid only if the command is still that of the
+//! sweep and the evaluated policy has the same weights. The folder of an outdated result is archived, never deleted.
 
 use super::CellWork;
 use crate::{Error, Result, run_dir};

@@ -1,8 +1,8 @@
 //! Sweeps: the runs and evaluations of a table or figure.
 //!
-//! A [`Sweep`] is a grid of environments, methods, seeds and ablations, read from TOML. It expands to [`SweepCell`]s: training
-//! runs and evaluations, each with its own folder. A cell is finished once its result exists, so a sweep can be interrupted
-//! or edited and continues with the missing cells.
+//! A [`Sweep`] is a grid of environments, methods, seeds and ablations, read from TOML. It expands to [`SweepCell`]s:
+//! training runs and evaluations, each with its own folder. A cell is finished once its result exists, so a sweep can
+//! be interrupted or edited and continues with the missing cells.
 
 mod builtin;
 mod cell;

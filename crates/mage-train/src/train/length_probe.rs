@@ -17,8 +17,8 @@ pub(crate) struct LengthProbe {
 }
 
 impl LengthProbe {
-    /// Plays `count` meta-episodes; `None` if the environment does not list legal actions. A failed meta-episode is skipped, as
-    /// in a run; an error if all fail.
+    /// Plays `count` meta-episodes; `None` if the environment does not list legal actions. A failed meta-episode is
+    /// skipped, as in a run; an error if all fail.
     pub(crate) fn run(
         recipe: &Recipe,
         env: &TrainEnv,

@@ -33,7 +33,8 @@ impl OptimReports {
         add("ratio/clip_frac".into(), mean(&|r| r.clip_fraction));
         add("ratio/max".into(), self.losses.iter().map(|r| r.max_ratio).fold(0.0, f64::max));
         add("mismatch_kl/mean".into(), mean(&|r| r.mismatch_kl));
-        // Before the first step, sampler and trainer have the same weights: what remains is the disagreement of the engines.
+        // Before the first step, sampler and trainer have the same weights: what remains is the disagreement of the
+        // engines.
         add("mismatch_kl/first".into(), self.losses.first().map_or(0.0, |r| r.mismatch_kl));
         add("tokens/trained".into(), self.losses.iter().map(|r| r.tokens as f64).sum());
         for (name, class) in kl_classes {
@@ -127,8 +128,8 @@ impl Training {
     }
 }
 
-/// Divergence of sampler and trainer with equal weights. A batch collected ahead was sampled with the previous weights and
-/// does not measure it: then 0.
+/// Divergence of sampler and trainer with equal weights. A batch collected ahead was sampled with the previous weights
+/// and does not measure it: then 0.
 fn engine_mismatch_kl(metrics: &BTreeMap<String, f64>, collected_ahead: bool) -> f64 {
     if collected_ahead { 0.0 } else { metrics.get("mismatch_kl/first").copied().unwrap_or(0.0) }
 }

@@ -1,7 +1,8 @@
-//! The training loop: warm start, then updates of rollout, advantage estimation, optimisation and publication of weights.
+//! The training loop: warm start, then updates of rollout, advantage estimation, optimisation and publication of
+//! weights.
 //!
-//! The recipe alone determines the result. A process may be killed at any moment; [`Training::resume`] continues from the
-//! last checkpoint and ends with the same bytes.
+//! The recipe alone determines the result. A process may be killed at any moment; [`Training::resume`] continues from
+//! the last checkpoint and ends with the same bytes.
 
 mod context;
 mod event;
@@ -185,7 +186,8 @@ impl Training {
         }
         while self.progress.update < self.recipe.optim.updates {
             if self.stop.load(Ordering::Relaxed) > 0 {
-                // A batch collected ahead was sampled with earlier weights: the run must then resume from the last checkpoint.
+                // A batch collected ahead was sampled with earlier weights: the run must then resume from the last
+                // checkpoint.
                 if self.next_batch.is_none() {
                     self.save_checkpoint(on_event)?;
                 }
@@ -349,7 +351,8 @@ impl Training {
         Ok(move |on_stall: &mut dyn FnMut(String)| rollout.run(&runtime, &jobs, stall_timeout, on_stall))
     }
 
-    /// One update: rollout, advantages, reference log-probabilities, optimiser steps, publication, evaluation, checkpoint.
+    /// One update: rollout, advantages, reference log-probabilities, optimiser steps, publication, evaluation,
+    /// checkpoint.
     fn update(&mut self, on_event: &mut dyn FnMut(TrainEvent)) -> Result<()> {
         let update = self.progress.update;
         let started = Instant::now();

@@ -22,9 +22,9 @@ const MAX_TRIAL_PARAMETERS: usize = 50_000_000;
 /// Meta-episodes sampled in place of a whole update.
 const SAMPLE_META_EPISODES: usize = 32;
 
-/// Estimated memory and time of a run, from the shape of the model and random play. Small models are timed in a trial: a
-/// part of an update, or a whole update on the GPU. The trial trains on expert play instead of the policy's own and does not
-/// score with the reference policy.
+/// Estimated memory and time of a run, from the shape of the model and random play. Small models are timed in a trial:
+/// a part of an update, or a whole update on the GPU. The trial trains on expert play instead of the policy's own and
+/// does not score with the reference policy.
 #[derive(Clone, Debug, Serialize)]
 pub struct ResourcePlan {
     /// Whether the weights are available: on disk, or the model is new.
@@ -51,13 +51,13 @@ pub struct ResourcePlan {
     pub trainable_parameters: usize,
     /// Episodes per update.
     pub episodes: usize,
-    /// Prompt tokens per update, estimated from random play; `None` if the environment does not list legal actions or the
-    /// model has no tokenizer.
+    /// Prompt tokens per update, estimated from random play; `None` if the environment does not list legal actions or
+    /// the model has no tokenizer.
     pub prompt_tokens: Option<u64>,
     /// Maximum response tokens per update.
     pub response_tokens: Option<u64>,
-    /// Bytes of weights, gradients, optimiser state and published weights (the policy, on a GPU also its successor, and the
-    /// reference policy).
+    /// Bytes of weights, gradients, optimiser state and published weights (the policy, on a GPU also its successor, and
+    /// the reference policy).
     pub state_bytes: u64,
     /// KV-cache bytes per token.
     pub kv_bytes_per_token: u64,
@@ -132,7 +132,8 @@ impl ResourcePlan {
             plan.prompt_tokens = Some(per_update(probe.prompt_tokens));
             plan.response_tokens = Some(per_update(probe.response_tokens));
         }
-        // No trial on servers, which are not contacted before a run, and none if memory is too small, which the plan states.
+        // No trial on servers, which are not contacted before a run, and none if memory is too small, which the plan
+        // states.
         if local && plan.weights_available && !plan.too_large() && model.parameters <= MAX_TRIAL_PARAMETERS {
             let mut context = TrainContext::new(recipe, env, &env_info)?;
             // Full prompts are for models with long thinking, whose duration a short trial cannot estimate.
@@ -166,7 +167,8 @@ impl ResourcePlan {
     }
 }
 
-/// Maximum tokens of a prompt with its response, from random play; `None` if the environment does not list legal actions.
+/// Maximum tokens of a prompt with its response, from random play; `None` if the environment does not list legal
+/// actions.
 pub fn longest_sequence(recipe: &Recipe, env: &TrainEnv, renderer: &Arc<Renderer>) -> Result<Option<usize>> {
     Ok(probe_lengths(recipe, env, Some(renderer))?.map(|probe| probe.max_sequence))
 }
@@ -192,7 +194,8 @@ struct UpdateTrial {
 }
 
 impl UpdateTrial {
-    /// Times a rollout of `sample` meta-episodes and `passes` passes over as many. The first of two rounds is a warm-up.
+    /// Times a rollout of `sample` meta-episodes and `passes` passes over as many. The first of two rounds is a
+    /// warm-up.
     fn run(recipe: &Recipe, env: &TrainEnv, context: &mut TrainContext, sample: usize, passes: usize) -> Result<Self> {
         let runtime = crate::train::runtime(recipe.engine.threads)?;
         let seed = Seed::new(recipe.seed).child("plan");

@@ -29,8 +29,8 @@ const RESUMABLE_KEYS: [&str; 10] = [
     "vllm.request_timeout",
 ];
 
-/// Differences of a recipe and a population from those of a run: key, value in the run, new value. Keys that may differ are
-/// left out.
+/// Differences of a recipe and a population from those of a run: key, value in the run, new value. Keys that may differ
+/// are left out.
 pub fn changed_since(run: &Path, recipe: &Recipe, population: &Population) -> Result<Vec<(String, String, String)>> {
     let mut changed = differences(&RunDir::recipe(run)?, recipe);
     changed.retain(|(key, ..)| !RESUMABLE_KEYS.contains(&key.as_str()));
@@ -63,8 +63,8 @@ struct StoredOutcome {
 }
 
 impl Training {
-    /// Continues a run from its last complete checkpoint, unless it is finished. A recipe that differs from the run's is an
-    /// error unless `force` is set. `on_event` receives warnings about damaged checkpoints.
+    /// Continues a run from its last complete checkpoint, unless it is finished. A recipe that differs from the run's
+    /// is an error unless `force` is set. `on_event` receives warnings about damaged checkpoints.
     pub fn resume(
         recipe: Recipe,
         env: TrainEnv,
@@ -104,7 +104,8 @@ impl Training {
         if let Some(text) = device_change(run_dir.device().as_deref(), &context.engines.device) {
             on_event(TrainEvent::Warning { text });
         }
-        // After all checks: an unusable recipe must not replace a usable one. A new device is recorded for the next attempt.
+        // After all checks: an unusable recipe must not replace a usable one. A new device is recorded for the next
+        // attempt.
         if !changed.is_empty() || RunDir::recipe(dir)?.engine.device != recipe.engine.device {
             run_dir.replace_recipe(&recipe, &env.population)?;
         }

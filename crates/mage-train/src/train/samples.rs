@@ -1,7 +1,7 @@
 //! Training samples: from trajectories to a batch.
 //!
-//! Trajectories become transitions, transitions receive credit, and credit becomes advantages. All tokens of a response share
-//! its advantage. Equal prompts appear in the batch once.
+//! Trajectories become transitions, transitions receive credit, and credit becomes advantages. All tokens of a response
+//! share its advantage. Equal prompts appear in the batch once.
 
 use crate::{
     Result,
@@ -82,7 +82,8 @@ pub(crate) struct TokenizedSample<'a> {
     pub(crate) train: PerToken,
 }
 
-/// Builds a token forest in which equal prompts appear once, weighted so that the loss is a mean over sequences or tokens.
+/// Builds a token forest in which equal prompts appear once, weighted so that the loss is a mean over sequences or
+/// tokens.
 pub(crate) fn token_forest<'a>(
     samples: impl Iterator<Item = TokenizedSample<'a>>,
     aggregation: Aggregation,
@@ -129,7 +130,8 @@ pub(crate) fn build_batch(
         let record = &trajectories[sample.trajectory].requests[sample.request];
         let Some(tokens) = record.completion.tokens.as_ref().filter(|t| !t.response.is_empty()) else { continue };
         let n = tokens.response.len();
-        // Without a KL penalty on this class, the policy's own log-probabilities stand in for the reference: a divergence of 0.
+        // Without a KL penalty on this class, the policy's own log-probabilities stand in for the reference: a
+        // divergence of 0.
         let ref_logprobs = match reference.get(&(sample.trajectory, sample.request)) {
             Some(logprobs) => logprobs.clone(),
             None if needs_reference => tokens.logprobs.clone(),

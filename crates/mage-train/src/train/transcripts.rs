@@ -1,7 +1,7 @@
 //! Transcripts: user-provided conversations for supervised training.
 //!
-//! A transcript file holds one JSON object per line: `{"messages": [{"role": "user", "content": "…"}, {"role": "assistant",
-//! "content": "…"}]}`. Every assistant message is a target, given the messages before it.
+//! A transcript file holds one JSON object per line: `{"messages": [{"role": "user", "content": "…"}, {"role":
+//! "assistant", "content": "…"}]}`. Every assistant message is a target, given the messages before it.
 
 use crate::{
     Error, Result,

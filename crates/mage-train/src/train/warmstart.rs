@@ -1,8 +1,8 @@
 //! Warm start: supervised training on expert play or on transcripts, before RL.
 //!
 //! Generated play consists of an expert's actions and of reflections that state the facts. With probability epsilon, an
-//! action is replaced by a random legal one, so that no action has probability zero. A user's [transcripts](Transcripts)
-//! replace generated play.
+//! action is replaced by a random legal one, so that no action has probability zero. A user's
+//! [transcripts](Transcripts) replace generated play.
 
 use crate::{
     Player, Result,

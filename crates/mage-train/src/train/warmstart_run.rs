@@ -4,8 +4,8 @@ use super::{TrainContext, TrainEnv, TrainEvent};
 use crate::{Error, Result, recipe::Recipe};
 use std::{path::Path, sync::atomic::AtomicU8};
 
-/// Creates or opens the recipe's model, runs the warm start, and saves a checkpoint to `out`. If a stop is requested, nothing
-/// is written and the result is `false`.
+/// Creates or opens the recipe's model, runs the warm start, and saves a checkpoint to `out`. If a stop is requested,
+/// nothing is written and the result is `false`.
 pub fn warm_start(
     recipe: &Recipe,
     env: &TrainEnv,
