@@ -138,7 +138,7 @@ __device__ __forceinline__ float exp2_approx(float x) {
 }
 
 // Number of key tiles that the queries of an item see.
-__device__ __forceinline__ int num_key_tiles(int queries, int block_start) { return (min(queries, block_start + CONSUMERS * TILE) + TILE - 1) / TILE; }
+__device__ __forceinline__ int num_key_tiles(int queries, int cta_start) { return (min(queries, cta_start + CONSUMERS * TILE) + TILE - 1) / TILE; }
 
 // Producer for items of queries: loads the queries (with `WITH_DOUT`, also the gradient of the output), then streams
 // keys and values. Rows after the end of a sequence belong to another sequence or are zeros. They do not affect valid
@@ -148,13 +148,13 @@ __device__ __forceinline__ void produce_for_queries(TileScheduler scheduler, con
     int t = 0, head, lane = threadIdx.x & 31, heads = scheduler.heads;
     for (AttentionTile item; scheduler.next_tile(item, head);) {
         Stage resident = resident_stage(scheduler.round);
-        int kv_head = head / (heads / kv_heads), block_start = item.tile * CONSUMERS * TILE, tiles = num_key_tiles(item.num_queries, block_start);
+        int kv_head = head / (heads / kv_heads), cta_start = item.tile * CONSUMERS * TILE, tiles = num_key_tiles(item.num_queries, cta_start);
         resident.wait_until_empty();
         if (lane == 0) {
             mbarrier_expect_tx(resident.full, CONSUMERS * (WITH_DOUT ? TILE_PAIR_BYTES : TILE_BYTES));
             for (int i = 0; i < CONSUMERS; i++) {
-                tma_load_tile(resident.tiles + i * TILE_PAIR_BYTES, qk, head, item.query_start + block_start + i * TILE, resident.full);
-                if (WITH_DOUT) tma_load_tile(resident.tiles + i * TILE_PAIR_BYTES + TILE_BYTES, dout, head, item.query_start + block_start + i * TILE, resident.full);
+                tma_load_tile(resident.tiles + i * TILE_PAIR_BYTES, qk, head, item.query_start + cta_start + i * TILE, resident.full);
+                if (WITH_DOUT) tma_load_tile(resident.tiles + i * TILE_PAIR_BYTES + TILE_BYTES, dout, head, item.query_start + cta_start + i * TILE, resident.full);
             }
         }
         for (int j = 0; j < tiles; j++, t++) {
@@ -184,13 +184,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) flash_attention_ws(const __
     for (AttentionTile item; scheduler.next_tile(item, head);) {
         Stage resident = resident_stage(scheduler.round);
         resident.wait_until_full();
-        int query = item.query_start, queries = item.num_queries, block_start = item.tile * CONSUMERS * TILE, first = block_start + warp_group.index * TILE;
+        int query = item.query_start, queries = item.num_queries, cta_start = item.tile * CONSUMERS * TILE, first = cta_start + warp_group.index * TILE;
         u32 a[K_STEPS][4], p[TILE / 16][4];
 #pragma unroll
         for (int k = 0; k < K_STEPS; k++) load_a(a[k], resident.tiles + warp_group.index * TILE_PAIR_BYTES, warp_group.warp * 16, k * 16);
         resident.release();
         float o[PADDED_HEAD_DIM / 8][4] = {}, m0 = NEG_INF, m1 = NEG_INF, l0 = 0.f, l1 = 0.f;
-        int row = first + warp_group.warp * 16 + (warp_group.lane >> 2), tiles = num_key_tiles(queries, block_start);
+        int row = first + warp_group.warp * 16 + (warp_group.lane >> 2), tiles = num_key_tiles(queries, cta_start);
         for (int j = 0; j < tiles; j++, t++) {
             Stage stage = pipeline_stage(t);
             u32 keys = stage.tiles, values = keys + TILE_BYTES;
@@ -259,17 +259,17 @@ __device__ __forceinline__ void produce_for_keys(TileScheduler scheduler, const 
     u32 stats = (u32)__cvta_generic_to_shared(shared_memory) + STATS_OFFSET;
     for (AttentionTile item; scheduler.next_tile(item, kv_head);) {
         Stage resident = resident_stage(scheduler.round);
-        int block_start = item.tile * CONSUMERS * TILE;
+        int cta_start = item.tile * CONSUMERS * TILE;
         resident.wait_until_empty();
         if (lane == 0) {
             mbarrier_expect_tx(resident.full, CONSUMERS * TILE_PAIR_BYTES);
             for (int i = 0; i < CONSUMERS; i++) {
-                tma_load_tile(resident.tiles + i * TILE_PAIR_BYTES, qk, heads + kv_head, item.key_start + block_start + i * TILE, resident.full);
-                tma_load_tile(resident.tiles + i * TILE_PAIR_BYTES + TILE_BYTES, qkv, heads + kv_heads + kv_head, item.key_start + block_start + i * TILE, resident.full);
+                tma_load_tile(resident.tiles + i * TILE_PAIR_BYTES, qk, heads + kv_head, item.key_start + cta_start + i * TILE, resident.full);
+                tma_load_tile(resident.tiles + i * TILE_PAIR_BYTES + TILE_BYTES, qkv, heads + kv_heads + kv_head, item.key_start + cta_start + i * TILE, resident.full);
             }
         }
         for (int head = kv_head * group_size; head < (kv_head + 1) * group_size; head++)
-            for (int start = block_start; start < item.num_queries; start += TILE, t++) {
+            for (int start = cta_start; start < item.num_queries; start += TILE, t++) {
                 Stage stage = pipeline_stage(t);
                 stage.wait_until_empty();
                 if (lane == 0) {
@@ -300,11 +300,11 @@ extern "C" __global__ void __launch_bounds__(384, 1) flash_attention_ws_grad_kv(
     for (AttentionTile item; scheduler.next_tile(item, kv_head);) {
         Stage resident = resident_stage(scheduler.round);
         resident.wait_until_full();
-        int end = item.num_queries, block_start = item.tile * CONSUMERS * TILE, first = block_start + warp_group.index * TILE, key = first + warp_group.warp * 16 + (warp_group.lane >> 2);
+        int end = item.num_queries, cta_start = item.tile * CONSUMERS * TILE, first = cta_start + warp_group.index * TILE, key = first + warp_group.warp * 16 + (warp_group.lane >> 2);
         u32 keys = resident.tiles + warp_group.index * TILE_PAIR_BYTES, values = keys + TILE_BYTES, a[TILE / 16][4], e[TILE / 16][4];
         float dk[PADDED_HEAD_DIM / 8][4] = {}, dv[PADDED_HEAD_DIM / 8][4] = {};
         for (int head = kv_head * group_size; head < (kv_head + 1) * group_size; head++)
-            for (int start = block_start; start < end; start += TILE, t++) {
+            for (int start = cta_start; start < end; start += TILE, t++) {
                 Stage stage = pipeline_stage(t);
                 u32 queries = stage.tiles, dout_tile = queries + TILE_BYTES;
                 stage.wait_until_full();
@@ -391,9 +391,9 @@ extern "C" __global__ void __launch_bounds__(384, 1) flash_attention_ws_grad_q(c
     for (AttentionTile item; scheduler.next_tile(item, head);) {
         Stage resident = resident_stage(scheduler.round);
         resident.wait_until_full();
-        int from = item.query_start, queries = item.num_queries, block_start = item.tile * CONSUMERS * TILE, first = block_start + warp_group.index * TILE;
+        int from = item.query_start, queries = item.num_queries, cta_start = item.tile * CONSUMERS * TILE, first = cta_start + warp_group.index * TILE;
         float dq[PADDED_HEAD_DIM / 8][4] = {}, lse[2], deltas[2];
-        int query = first + warp_group.warp * 16 + (warp_group.lane >> 2), tiles = num_key_tiles(queries, block_start);
+        int query = first + warp_group.warp * 16 + (warp_group.lane >> 2), tiles = num_key_tiles(queries, cta_start);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             int row = query + half * 8;

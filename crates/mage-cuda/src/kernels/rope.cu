@@ -77,7 +77,7 @@ extern "C" __global__ void head_norm_rope(const bf16* qkv, const bf16* w, float 
 }
 
 // Backward: from the gradient of rotated queries and keys to that of raw ones. A CTA processes many rows and writes its
-// partial sum of the weight gradient (queries', then keys') to `partial`, unless that is null.
+// partial sum of the weight gradient (queries', then keys') to `partial_dgamma`, unless that is null.
 extern "C" __global__ void head_norm_rope_grad(const bf16* dqk, const bf16* qkv, const bf16* w, const float* rope_table, const u32* positions, const float* rstds, int rows, int heads, int kv_heads, bf16* dqkv, float* partial_dgamma) {
     __shared__ float sums[2 * HEAD_DIM];
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, warps = blockDim.x >> 5, qk_heads = heads + kv_heads;
@@ -126,14 +126,14 @@ extern "C" __global__ void head_norm_rope_grad(const bf16* dqk, const bf16* qkv,
         __syncthreads();
         if (active != warp) continue;
 #pragma unroll
-        for (int is_value = 0; is_value < 2; is_value++)
+        for (int is_key = 0; is_key < 2; is_key++)
 #pragma unroll
             for (int p = 0; p < PAIRS_PER_LANE; p++) {
                 int i = p * 64 + lane * 2;
                 if (i >= HALF_DIM) continue;
-                float* to = sums + is_value * HEAD_DIM;
-                to[i] += dw[is_value][p][0], to[i + 1] += dw[is_value][p][1];
-                to[HALF_DIM + i] += dw[is_value][p][2], to[HALF_DIM + i + 1] += dw[is_value][p][3];
+                float* to = sums + is_key * HEAD_DIM;
+                to[i] += dw[is_key][p][0], to[i + 1] += dw[is_key][p][1];
+                to[HALF_DIM + i] += dw[is_key][p][2], to[HALF_DIM + i + 1] += dw[is_key][p][3];
             }
     }
     __syncthreads();

@@ -19,7 +19,7 @@ struct LogitQuery {
 struct LogitResult {
     u32 token;
     float logprob, aux;
-    u32 next_trie_node; // sampled at a trie node: index of the next node plus one
+    u32 next_node_plus_one; // 0 if not sampled at a trie node
 };
 
 struct LogitRow {
@@ -27,7 +27,7 @@ struct LogitRow {
     const u32* list;
     int count;
     __device__ __forceinline__ u32 token(int i) const { return list ? list[i] : i; }
-    __device__ __forceinline__ float at(int i) const { return logits[token(i)]; }
+    __device__ __forceinline__ float logit(int i) const { return logits[token(i)]; }
 };
 
 // Exclusive prefix sum by thread. `total` receives the sum over the CTA.
@@ -54,22 +54,22 @@ __device__ __forceinline__ T block_scan(T x, T* total) {
 }
 
 // Sums over a set of candidates, relative to its largest logit: exponentials, exponentials at the sampling temperature,
-// and exponentials times logits.
+// and exponentials times logits. `log2e_over_t` is log2(e) divided by the temperature.
 struct LogitStats {
     float max_logit, sum, tempered_sum, weighted;
 };
 
 // The same sums relative to a larger logit.
-__device__ __forceinline__ LogitStats rescale(LogitStats a, float max_logit, float inv_temperature) {
+__device__ __forceinline__ LogitStats rescale(LogitStats a, float max_logit, float log2e_over_t) {
     float f = exp2f((a.max_logit - max_logit) * LOG2E);
     if (a.max_logit == NEG_INF) return {max_logit, 0.f, 0.f, 0.f};
-    return {max_logit, a.sum * f, a.tempered_sum * exp2f((a.max_logit - max_logit) * inv_temperature), f * (a.weighted + a.sum * (a.max_logit - max_logit))};
+    return {max_logit, a.sum * f, a.tempered_sum * exp2f((a.max_logit - max_logit) * log2e_over_t), f * (a.weighted + a.sum * (a.max_logit - max_logit))};
 }
 
-__device__ __forceinline__ LogitStats merge(LogitStats a, LogitStats b, float inv_temperature) {
+__device__ __forceinline__ LogitStats merge(LogitStats a, LogitStats b, float log2e_over_t) {
     float max_logit = fmaxf(a.max_logit, b.max_logit);
     if (max_logit == NEG_INF) return a;
-    a = rescale(a, max_logit, inv_temperature), b = rescale(b, max_logit, inv_temperature);
+    a = rescale(a, max_logit, log2e_over_t), b = rescale(b, max_logit, log2e_over_t);
     return {max_logit, a.sum + b.sum, a.tempered_sum + b.tempered_sum, a.weighted + b.weighted};
 }
 
@@ -80,17 +80,17 @@ __device__ __forceinline__ int segment_length(const LogitRow& row) { return (row
 __device__ __forceinline__ float4 load_logits4(const LogitRow& row, int i, int end) {
     if (!row.list && i + 4 <= end) return *(const float4*)(row.logits + i);
     float4 x;
-    x.x = i < end ? row.at(i) : NEG_INF, x.y = i + 1 < end ? row.at(i + 1) : NEG_INF;
-    x.z = i + 2 < end ? row.at(i + 2) : NEG_INF, x.w = i + 3 < end ? row.at(i + 3) : NEG_INF;
+    x.x = i < end ? row.logit(i) : NEG_INF, x.y = i + 1 < end ? row.logit(i + 1) : NEG_INF;
+    x.z = i + 2 < end ? row.logit(i + 2) : NEG_INF, x.w = i + 3 < end ? row.logit(i + 3) : NEG_INF;
     return x;
 }
 
 // One pass over the 32 segments, one warp each. `segments` receives the sums of each segment. The total sum is NaN if a
 // logit is not finite.
 template <bool ENTROPY>
-__device__ LogitStats row_stats(const LogitRow& row, float inv_temperature, LogitStats* segments) {
+__device__ LogitStats row_stats(const LogitRow& row, float log2e_over_t, LogitStats* segments) {
     int lane = threadIdx.x & 31;
-    bool has_temperature = inv_temperature != LOG2E, non_finite = false;
+    bool has_temperature = log2e_over_t != LOG2E, non_finite = false;
     for (int segment_index = threadIdx.x >> 5; segment_index < 32; segment_index += blockDim.x >> 5) {
         int first = segment_index * segment_length(row), end = min(row.count, first + segment_length(row));
         LogitStats s = {NEG_INF, 0.f, 0.f, 0.f};
@@ -106,7 +106,7 @@ __device__ LogitStats row_stats(const LogitRow& row, float inv_temperature, Logi
                 non_finite |= (x[u].x != x[u].x) | (x[u].y != x[u].y) | (x[u].z != x[u].z) | (x[u].w != x[u].w);
             }
             non_finite |= !(max_logit < -NEG_INF);
-            if (max_logit > s.max_logit) s = rescale(s, max_logit, inv_temperature);
+            if (max_logit > s.max_logit) s = rescale(s, max_logit, log2e_over_t);
             if (s.max_logit == NEG_INF) continue;
 #pragma unroll
             for (int u = 0; u < 4; u++) {
@@ -115,7 +115,7 @@ __device__ LogitStats row_stats(const LogitRow& row, float inv_temperature, Logi
                 for (int j = 0; j < 4; j++) {
                     float d = v[j] - s.max_logit, e = exp2f(d * LOG2E);
                     s.sum += e;
-                    if (has_temperature) s.tempered_sum += exp2f(d * inv_temperature);
+                    if (has_temperature) s.tempered_sum += exp2f(d * log2e_over_t);
                     if (ENTROPY && e > 0.f) s.weighted += e * d;
                 }
             }
@@ -125,13 +125,13 @@ __device__ LogitStats row_stats(const LogitRow& row, float inv_temperature, Logi
         for (int o = 16; o; o >>= 1) {
             LogitStats other = {__shfl_xor_sync(FULL_MASK, s.max_logit, o), __shfl_xor_sync(FULL_MASK, s.sum, o), __shfl_xor_sync(FULL_MASK, s.tempered_sum, o), __shfl_xor_sync(FULL_MASK, s.weighted, o)};
             // The same order in every lane, so that the warp agrees on the sum.
-            s = (lane & o) ? merge(other, s, inv_temperature) : merge(s, other, inv_temperature);
+            s = (lane & o) ? merge(other, s, log2e_over_t) : merge(s, other, log2e_over_t);
         }
         if (lane == 0) segments[segment_index] = s;
     }
     non_finite = __syncthreads_or(non_finite);
     LogitStats s = segments[0];
-    for (int segment_index = 1; segment_index < 32; segment_index++) s = merge(s, segments[segment_index], inv_temperature);
+    for (int segment_index = 1; segment_index < 32; segment_index++) s = merge(s, segments[segment_index], log2e_over_t);
     __syncthreads(); // the compiler may reuse the shared memory of `segments` while other warps still read it
     if (non_finite) s.sum = __int_as_float(0x7fc00000);
     return s;
@@ -150,7 +150,7 @@ __device__ u32 next_trie_node(const u32* node, int at, u32 token) {
 }
 
 // Weight of a candidate relative to the largest, which has weight 1.
-__device__ __forceinline__ float weight(const LogitRow& row, int i, float max_logit, float inv_temperature) { return exp2f((row.at(i) - max_logit) * inv_temperature); }
+__device__ __forceinline__ float weight(const LogitRow& row, int i, float max_logit, float log2e_over_t) { return exp2f((row.logit(i) - max_logit) * log2e_over_t); }
 __device__ __forceinline__ u64 fixed_point_mass(float w) { return (u64)((double)w * 4294967296.0); }
 
 // A prefix of the candidates: those whose weight bits exceed `bits`, and the first `num_equal` of those that equal it.
@@ -159,7 +159,7 @@ struct Threshold {
 };
 
 // The shortest prefix with `required` candidates or, by mass, with that much mass.
-__device__ Threshold select_threshold(const LogitRow& row, float max_logit, float inv_temperature, u64 required, bool by_mass) {
+__device__ Threshold select_threshold(const LogitRow& row, float max_logit, float log2e_over_t, u64 required, bool by_mass) {
     __shared__ u64 bins[256];
     __shared__ u32 selected;
     __shared__ u64 remaining;
@@ -169,7 +169,7 @@ __device__ Threshold select_threshold(const LogitRow& row, float max_logit, floa
         for (int i = threadIdx.x; i < 256; i += blockDim.x) bins[i] = 0;
         __syncthreads();
         for (int i = threadIdx.x; i < row.count; i += blockDim.x) {
-            float w = weight(row, i, max_logit, inv_temperature);
+            float w = weight(row, i, max_logit, log2e_over_t);
             u32 bits = __float_as_uint(w);
             if ((bits & known) == prefix) atomicAdd(&bins[(bits >> shift) & 255], by_mass ? fixed_point_mass(w) : 1ull);
         }
@@ -195,18 +195,18 @@ __device__ __forceinline__ Threshold stricter(Threshold a, Threshold b) {
 }
 
 // The mass of a prefix.
-__device__ u64 mass_above(const LogitRow& row, float max_logit, float inv_temperature, Threshold threshold) {
+__device__ u64 prefix_mass(const LogitRow& row, float max_logit, float log2e_over_t, Threshold threshold) {
     u64 sum = 0, num_equal = 0;
     for (int i = threadIdx.x; i < row.count; i += blockDim.x) {
-        float w = weight(row, i, max_logit, inv_temperature);
+        float w = weight(row, i, max_logit, log2e_over_t);
         u32 bits = __float_as_uint(w);
         if (bits > threshold.bits) sum += fixed_point_mass(w);
         if (bits == threshold.bits) num_equal++;
     }
-    u64 total, tile_equal;
+    u64 total, total_equal;
     block_scan<u64>(sum, &total);
-    block_scan<u64>(num_equal, &tile_equal);
-    u64 num_kept = tile_equal < threshold.num_equal ? tile_equal : threshold.num_equal;
+    block_scan<u64>(num_equal, &total_equal);
+    u64 num_kept = total_equal < threshold.num_equal ? total_equal : threshold.num_equal;
     return total + num_kept * fixed_point_mass(__uint_as_float(threshold.bits));
 }
 
@@ -225,7 +225,7 @@ __device__ __forceinline__ int find_segment(float target, float* start, F mass_a
 
 // Samples from all candidates: finds the segment, then its sub-segment, then the position in it, which one warp
 // searches. Greedy sampling takes the first of the largest logits.
-__device__ int sample_token(const LogitRow& row, const LogitQuery& query, const LogitStats& s, const LogitStats* segments, float inv_temperature, float* logprob) {
+__device__ int sample_token(const LogitRow& row, const LogitQuery& query, const LogitStats& s, const LogitStats* segments, float log2e_over_t, float* logprob) {
     __shared__ int found;
     __shared__ float sub_masses[32];
     bool greedy = query.temperature == 0.f;
@@ -235,7 +235,7 @@ __device__ int sample_token(const LogitRow& row, const LogitQuery& query, const 
     if (greedy) {
         while (segment < 31 && segments[segment].max_logit != s.max_logit) segment++;
     } else {
-        segment = find_segment(target, &start, [&](int segment_index) { return rescale(segments[segment_index], s.max_logit, inv_temperature).tempered_sum; });
+        segment = find_segment(target, &start, [&](int segment_index) { return rescale(segments[segment_index], s.max_logit, log2e_over_t).tempered_sum; });
     }
     int first = segment * segment_length(row), end = min(row.count, first + segment_length(row)), sub_length = (segment_length(row) / 128 + 31) / 32 * 128;
     __syncthreads();
@@ -248,7 +248,7 @@ __device__ int sample_token(const LogitRow& row, const LogitQuery& query, const 
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 if (greedy && v[j] == s.max_logit) atomicMin(&found, i + j);
-                sub_mass += exp2f((v[j] - s.max_logit) * inv_temperature);
+                sub_mass += exp2f((v[j] - s.max_logit) * log2e_over_t);
             }
         }
         sub_mass = warp_sum(sub_mass);
@@ -263,7 +263,7 @@ __device__ int sample_token(const LogitRow& row, const LogitQuery& query, const 
             float4 x = load_logits4(row, i, stop);
             float v[4] = {x.x, x.y, x.z, x.w}, sum = 0.f;
 #pragma unroll
-            for (int j = 0; j < 4; j++) v[j] = exp2f((v[j] - s.max_logit) * inv_temperature), sum += v[j];
+            for (int j = 0; j < 4; j++) v[j] = exp2f((v[j] - s.max_logit) * log2e_over_t), sum += v[j];
             float inclusive = sum;
 #pragma unroll
             for (int o = 1; o < 32; o <<= 1) {
@@ -286,19 +286,19 @@ __device__ int sample_token(const LogitRow& row, const LogitQuery& query, const 
     }
     __syncthreads();
     int at = found;
-    *logprob = greedy ? 0.f : logf(weight(row, at, s.max_logit, inv_temperature) / s.tempered_sum);
+    *logprob = greedy ? 0.f : logf(weight(row, at, s.max_logit, log2e_over_t) / s.tempered_sum);
     return at;
 }
 
 // Samples from a filtered prefix of the candidates.
-__device__ int sample_filtered(const LogitRow& row, const LogitQuery& query, const LogitStats& s, float inv_temperature, float* logprob) {
+__device__ int sample_filtered(const LogitRow& row, const LogitQuery& query, const LogitStats& s, float log2e_over_t, float* logprob) {
     __shared__ int found;
     Threshold threshold = {0, 0xffffffffu};
-    if (query.top_k && query.top_k < row.count) threshold = select_threshold(row, s.max_logit, inv_temperature, query.top_k, false);
+    if (query.top_k && query.top_k < row.count) threshold = select_threshold(row, s.max_logit, log2e_over_t, query.top_k, false);
     if (query.top_p < 1.f) {
-        u64 total = mass_above(row, s.max_logit, inv_temperature, threshold);
+        u64 total = prefix_mass(row, s.max_logit, log2e_over_t, threshold);
         u64 required = (u64)((double)query.top_p * (double)total);
-        threshold = stricter(threshold, select_threshold(row, s.max_logit, inv_temperature, required ? required : 1, true));
+        threshold = stricter(threshold, select_threshold(row, s.max_logit, log2e_over_t, required ? required : 1, true));
     }
     // Keeps every candidate of at least this weight, including equal ones.
     if (query.min_p > 0.f) threshold = stricter(threshold, Threshold{__float_as_uint(query.min_p), 0xffffffffu});
@@ -310,7 +310,7 @@ __device__ int sample_filtered(const LogitRow& row, const LogitQuery& query, con
         u32 num_equal = 0;
         for (int start = 0; start < row.count; start += blockDim.x) {
             int i = start + threadIdx.x;
-            float w = i < row.count ? weight(row, i, s.max_logit, inv_temperature) : 0.f, tile_sum;
+            float w = i < row.count ? weight(row, i, s.max_logit, log2e_over_t) : 0.f, tile_sum;
             u32 bits = __float_as_uint(w), tile_equal;
             u32 rank = block_scan<u32>(i < row.count && bits == threshold.bits, &tile_equal) + num_equal;
             num_equal += tile_equal;
@@ -325,7 +325,7 @@ __device__ int sample_filtered(const LogitRow& row, const LogitQuery& query, con
     }
     __syncthreads();
     int at = found < 0 ? 0 : found;
-    *logprob = logf(weight(row, at, s.max_logit, inv_temperature) / total);
+    *logprob = logf(weight(row, at, s.max_logit, log2e_over_t) / total);
     return at;
 }
 
@@ -342,15 +342,15 @@ extern "C" __global__ void __launch_bounds__(512, 2) sample_or_score(const float
         s = row_stats<true>(row, LOG2E, segments);
         a.aux = logf(s.sum) - s.weighted / s.sum;
     } else {
-        float inv_temperature = query.temperature > 0.f ? LOG2E / query.temperature : LOG2E;
-        s = row_stats<false>(row, inv_temperature, segments);
+        float log2e_over_t = query.temperature > 0.f ? LOG2E / query.temperature : LOG2E;
+        s = row_stats<false>(row, log2e_over_t, segments);
         bool filtered = query.temperature > 0.f && ((query.top_k && query.top_k < row.count) || query.top_p < 1.f || query.min_p > 0.f);
         if (!(s.sum > 0.f)) {
             a.token = 0, a.aux = s.sum;
         } else {
-            int at = filtered ? sample_filtered(row, query, s, inv_temperature, &a.aux) : sample_token(row, query, s, segments, inv_temperature, &a.aux);
+            int at = filtered ? sample_filtered(row, query, s, log2e_over_t, &a.aux) : sample_token(row, query, s, segments, log2e_over_t, &a.aux);
             a.token = row.token(at);
-            if (node && threadIdx.x == 0) a.next_trie_node = 1 + next_trie_node(node, at, a.token);
+            if (node && threadIdx.x == 0) a.next_node_plus_one = 1 + next_trie_node(node, at, a.token);
         }
     }
     a.logprob = row.logits[a.token] - s.max_logit - logf(s.sum);
