@@ -89,13 +89,13 @@ fn main() {
                 model: "tiny".to_owned(),
                 key: None,
                 in_flight: AT_ONCE as usize,
-                vocabulary: 16,
+                vocab_size: 16,
                 max_seq_len: 256,
                 tolerance: 1e-4,
-                keep: 2,
-                waiting: Timeouts::default(),
-                answer_within: Duration::from_secs(600),
-                notices: StatusLog::default(),
+                keep_versions: 2,
+                timeouts: Timeouts::default(),
+                request_timeout: Duration::from_secs(600),
+                status_log: StatusLog::default(),
             })
             .unwrap(),
         );

@@ -1,4 +1,4 @@
-//! How does one ask several servers at the same time?
+//! Minimal `join_all` and `race` for futures.
 
 use std::{
     future::{Future, poll_fn},
@@ -6,13 +6,14 @@ use std::{
     task::Poll,
 };
 
-/// Waits for all of them at once; what they came to, in their order. For a handful: each is looked at whenever one stirs.
+/// Runs all futures concurrently and returns their outputs in order. Every future is polled whenever one wakes, so use
+/// it for a few only.
 pub(crate) async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
-    let mut under_way: Vec<Pin<Box<F>>> = futures.into_iter().map(Box::pin).collect();
-    let mut done: Vec<Option<F::Output>> = under_way.iter().map(|_| None).collect();
+    let mut pending: Vec<Pin<Box<F>>> = futures.into_iter().map(Box::pin).collect();
+    let mut done: Vec<Option<F::Output>> = pending.iter().map(|_| None).collect();
     poll_fn(|context| {
         let mut waiting = false;
-        for (future, done) in under_way.iter_mut().zip(&mut done).filter(|(_, done)| done.is_none()) {
+        for (future, done) in pending.iter_mut().zip(&mut done).filter(|(_, done)| done.is_none()) {
             match future.as_mut().poll(context) {
                 Poll::Ready(output) => *done = Some(output),
                 Poll::Pending => waiting = true,
@@ -24,7 +25,7 @@ pub(crate) async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) ->
     done.into_iter().flatten().collect()
 }
 
-/// Waits for whichever comes to an end first; the other is given up.
+/// Returns the output of the future that completes first and drops the other.
 pub(crate) async fn race<T>(one: impl Future<Output = T>, other: impl Future<Output = T>) -> T {
     let (mut one, mut other) = (pin!(one), pin!(other));
     poll_fn(|context| match one.as_mut().poll(context) {
@@ -40,10 +41,10 @@ mod tests {
     use tokio::sync::Barrier;
 
     #[tokio::test]
-    async fn all_are_under_way_at_once_and_keep_their_order() {
-        // Nobody passes before all are there: one after the other would wait forever.
+    async fn join_all_runs_concurrently_and_keeps_order() {
+        // Sequential execution would block at the barrier forever.
         let barrier = Barrier::new(3);
-        let met = join_all((0..3).map(|i| {
+        let outputs = join_all((0..3).map(|i| {
             let barrier = &barrier;
             async move {
                 barrier.wait().await;
@@ -51,12 +52,12 @@ mod tests {
             }
         }))
         .await;
-        assert_eq!(met, [0, 1, 2]);
+        assert_eq!(outputs, [0, 1, 2]);
         assert!(join_all(Vec::<std::future::Ready<u8>>::new()).await.is_empty());
     }
 
     #[tokio::test]
-    async fn the_first_to_end_is_not_held_up_by_the_other() {
+    async fn race_returns_the_first_output() {
         assert_eq!(race(std::future::ready(1), std::future::pending()).await, 1);
         assert_eq!(race(std::future::pending(), std::future::ready(2)).await, 2);
     }

@@ -1,9 +1,9 @@
-//! What tells our names on a server from everybody else's?
+//! Unique tags for names on shared servers.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// A few letters that nobody else has drawn: names on servers that others use too are used once.
+/// A random tag. Names on servers are used only once, since others may use the same server.
 pub(crate) fn unique_tag() -> String {
-    // The standard library's hashes start from the system's randomness.
+    // `RandomState` is seeded from the system's randomness.
     format!("{:016x}", RandomState::new().build_hasher().finish())
 }

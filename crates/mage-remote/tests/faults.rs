@@ -100,14 +100,14 @@ async fn refusals_are_final_and_say_why() {
 async fn the_deadline_ends_it() {
     let server = echo().await;
     let proxy = Proxy::start(server.address, (0..1000).map(|_| Fault::reply(502, "bad gateway"))).await;
-    let client = client(proxy.address, |e| e.patience.deadline = Duration::from_millis(1200));
+    let client = client(proxy.address, |e| e.limits.deadline = Duration::from_millis(1200));
     let error = RemoteChat::new(client).complete(asks("hello")).await.unwrap_err().to_string();
     assert!(error.contains("502") && error.contains("gave up after") && error.contains("deadline is 1.2 s"), "{error}");
     let tried = proxy.requests.load(Ordering::SeqCst);
     assert!((2..=4).contains(&tried), "pauses of 250, 500 and 1000 ms, at least half of each: {tried}");
     // Nobody there at all is the same.
     let nobody = common::client(Server::start(Duration::ZERO, str::to_owned).await.address, |e| {
-        e.patience.deadline = Duration::from_millis(400);
+        e.limits.deadline = Duration::from_millis(400);
     });
     let error = RemoteChat::new(nobody).complete(asks("hello")).await.unwrap_err().to_string();
     assert!(error.contains("gave up"), "{error}");
@@ -116,7 +116,7 @@ async fn the_deadline_ends_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_more_are_under_way_than_asked() {
     let server = Server::start(Duration::from_millis(30), str::to_owned).await;
-    let chat = Arc::new(RemoteChat::new(client(server.address, |e| e.patience.in_flight = 5)));
+    let chat = Arc::new(RemoteChat::new(client(server.address, |e| e.limits.max_in_flight = 5)));
     let all: Vec<_> = (0..40)
         .map(|i| {
             let chat = Arc::clone(&chat);

@@ -7,7 +7,7 @@ use mage_engine::{
 };
 use mage_remote::{
     StatusLog, Timeouts, TinkerServer, TinkerSettings, TinkerTrainer, VllmPool, VllmPoolSettings,
-    tinker::{Backend, Dialect},
+    tinker::{SdkVersion, TinkerBackend},
 };
 use std::{io::Write, path::PathBuf, sync::Arc};
 
@@ -15,7 +15,7 @@ struct Engines {
     tinker: String,
     vllm: Option<String>,
     model: PathBuf,
-    vocabulary: usize,
+    vocab_size: usize,
     context: usize,
 }
 
@@ -37,7 +37,7 @@ fn engines() -> Option<Engines> {
         tinker,
         vllm: named("MAGE_VLLM_URL"),
         model,
-        vocabulary: number("vocab_size"),
+        vocab_size: number("vocab_size"),
         context: number("max_position_embeddings"),
     })
 }
@@ -47,17 +47,17 @@ impl Engines {
         TinkerSettings {
             server: TinkerServer {
                 url: self.tinker.clone(),
-                dialect: Dialect::default(),
+                sdk_version: SdkVersion::default(),
                 key: None,
-                waiting: Timeouts::default(),
-                notices: StatusLog::to(|line| eprintln!("{line}")),
+                timeouts: Timeouts::default(),
+                status_log: StatusLog::new(|line| eprintln!("{line}")),
             },
-            backend: Backend::Jax,
+            backend: TinkerBackend::Jax,
             base_model: self.model.file_name().unwrap().to_string_lossy().into_owned(),
-            base_folder: self.model.display().to_string(),
-            rank: 8,
+            adapter_base_name: self.model.display().to_string(),
+            lora_rank: 8,
             seed: 7,
-            vocabulary: self.vocabulary,
+            vocab_size: self.vocabulary,
             max_seq_len: self.context,
             adapters: adapters.to_owned(),
             tolerance: 1e-4,
@@ -70,14 +70,14 @@ impl Engines {
             servers: vec![self.vllm.clone()?],
             model: "tiny".to_owned(),
             key: None,
-            in_flight: 64,
-            vocabulary: self.vocabulary,
+            max_in_flight: 64,
+            vocab_size: self.vocabulary,
             max_seq_len: self.context,
             tolerance: 1e-4,
-            keep: 4,
-            waiting: Timeouts::default(),
-            answer_within: std::time::Duration::from_secs(600),
-            notices: StatusLog::to(|line| eprintln!("{line}")),
+            keep_versions: 4,
+            timeouts: Timeouts::default(),
+            request_timeout: std::time::Duration::from_secs(600),
+            status_log: StatusLog::new(|line| eprintln!("{line}")),
         });
         Some(Arc::new(pool.unwrap()))
     }
@@ -116,7 +116,7 @@ fn the_server_is_what_its_backend_is_known_to_be() {
     let found = trainer.calibration().unwrap();
     eprintln!("{found:?}");
     assert!((found.scaled - 1.0).abs() < 1e-3, "{found:?}");
-    settings.backend = Backend::Fsdp;
+    settings.backend = TinkerBackend::Fsdp;
     let e = TinkerTrainer::connect(settings, None).err().unwrap().to_string();
     assert!(e.contains("takes means over rows") && e.contains("tinker.backend"), "{e}");
 }

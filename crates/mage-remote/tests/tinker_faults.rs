@@ -245,7 +245,7 @@ fn what_happened_first_is_said_and_waiting_has_an_end() {
     let (notices, said) = listening();
     let dir = tempfile::tempdir().unwrap();
     let mut settings = script::settings(&format!("http://{}", proxy.address), dir.path(), notices);
-    settings.server.waiting.away = Duration::from_millis(1500);
+    settings.server.timeouts.outage = Duration::from_millis(1500);
     let e = TinkerTrainer::connect(settings, None).err().unwrap().to_string();
     assert!(e.contains("the engine fell over; at last: ") && e.contains("waited 2 s"), "{e}");
     let said = said.lock().unwrap();

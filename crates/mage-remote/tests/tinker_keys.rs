@@ -72,8 +72,8 @@ fn no_answer_brings_the_key_to_light() {
                 let dir = tempfile::tempdir().unwrap();
                 let mut settings = script::settings(&double.url(), dir.path(), notices);
                 settings.server.key = Some(key);
-                settings.server.waiting.away = Duration::from_millis(1200);
-                settings.server.waiting.operation = Duration::from_millis(1200);
+                settings.server.timeouts.outage = Duration::from_millis(1200);
+                settings.server.timeouts.operation = Duration::from_millis(1200);
                 let e = TinkerTrainer::connect(settings, None).err().unwrap().to_string();
                 assert!(e.contains(about), "{path} {status} {again}: {e}");
                 let lines = lines.lock().unwrap().join("\n");
@@ -120,13 +120,14 @@ async fn that_a_key_can_be_read_on_the_way_is_said_before_it_is_sent() {
     });
     let said = Arc::<Mutex<Vec<(String, usize)>>>::default();
     let (hear, count) = (Arc::clone(&said), Arc::clone(&requests));
-    let notices = StatusLog::to(move |line| hear.lock().unwrap().push((line.to_owned(), count.load(Ordering::SeqCst))));
+    let notices =
+        StatusLog::new(move |line| hear.lock().unwrap().push((line.to_owned(), count.load(Ordering::SeqCst))));
     let dir = tempfile::tempdir().unwrap();
     // Leads here, and does not look like it.
     let url = format!("http://0.0.0.0:{}", double.address.port());
     let mut server = script::settings(&url, dir.path(), notices).server;
     server.key = ApiKey::from_env(VARIABLE).unwrap();
-    server.reach(Duration::from_secs(5)).await.unwrap();
+    server.probe(Duration::from_secs(5)).await.unwrap();
     let said = said.lock().unwrap();
     assert!(said.len() == 1 && said[0].0.contains("gets its key over http") && said[0].1 == 0, "{said:?}");
     assert!(requests.load(Ordering::SeqCst) > 0);

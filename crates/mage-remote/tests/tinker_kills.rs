@@ -81,7 +81,7 @@ fn through(runtime: &Runtime, faults: Vec<Fault>) -> (Numbers, usize, Vec<u64>) 
     let mut settings = script::settings(&proxy.url(), dir.path(), StatusLog::default());
     settings.calibrate = false;
     // However busy this machine is, it dies of the faults and of nothing else.
-    settings.server.waiting.attempt = Duration::from_secs(20);
+    settings.server.timeouts.attempt = Duration::from_secs(20);
     let mut numbers = Numbers::new();
     let died = live(&settings, &run, &mut numbers).is_err();
     let requests = proxy.requests.load(Ordering::SeqCst);

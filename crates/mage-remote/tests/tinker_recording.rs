@@ -18,8 +18,8 @@ fn record_the_script() {
     let (address, kept) = runtime.block_on(record(server));
     let dir = tempfile::tempdir().unwrap();
     let mut settings = script::settings(&format!("http://{address}"), dir.path(), StatusLog::default());
-    settings.server.waiting.attempt = std::time::Duration::from_secs(60);
-    settings.server.waiting.operation = std::time::Duration::from_secs(300);
+    settings.server.timeouts.attempt = std::time::Duration::from_secs(60);
+    settings.server.timeouts.operation = std::time::Duration::from_secs(300);
     let came = script::live(&settings, dir.path()).unwrap();
     eprintln!("{came:?}");
     let lines: Vec<String> = kept

@@ -43,7 +43,7 @@ fn a_model_that_cannot_be_made_is_asked_for_a_few_times_and_said() {
     });
     let dir = tempfile::tempdir().unwrap();
     let (mut settings, lines) = heard(&double.url(), dir.path());
-    settings.server.waiting.away = Duration::from_secs(4);
+    settings.server.timeouts.outage = Duration::from_secs(4);
     let e = TinkerTrainer::connect(settings, None).err().unwrap().to_string();
     assert!(e.contains("creating a model: ") && e.contains("CUDA out of memory; at last: "), "{e}");
     let (asked, lines) = (asked.load(Ordering::SeqCst), lines.lock().unwrap());
@@ -58,7 +58,7 @@ fn a_server_without_a_free_place_is_waited_for() {
     let double = runtime.block_on(Double::start(None));
     let dir = tempfile::tempdir().unwrap();
     let (mut settings, lines) = heard(&double.url(), dir.path());
-    settings.server.waiting.away = Duration::from_secs(2);
+    settings.server.timeouts.outage = Duration::from_secs(2);
     // As SkyRL says it, until the session of one that was killed has expired; and for ever.
     for times in [2, usize::MAX] {
         let mut left = times;
@@ -110,7 +110,7 @@ fn learn_from_one_that_fails(failing: &'static str, status: u16, times: usize) {
     let double = runtime.block_on(Double::start(None));
     let dir = tempfile::tempdir().unwrap();
     let (mut settings, lines) = heard(&double.url(), dir.path());
-    settings.server.waiting.away = Duration::from_secs(40);
+    settings.server.timeouts.outage = Duration::from_secs(40);
     let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
     let mut left = times;
     double.meddled(move |path, _| {
@@ -142,7 +142,7 @@ fn a_server_that_fails_for_ever_is_waited_for_as_long_as_patience_lasts() {
         let double = runtime.block_on(Double::start(None));
         let dir = tempfile::tempdir().unwrap();
         let (mut settings, _) = heard(&double.url(), dir.path());
-        settings.server.waiting.away = Duration::from_secs(2);
+        settings.server.timeouts.outage = Duration::from_secs(2);
         let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
         double.meddled(move |path, _| (path == failing).then(|| (500, json!({"detail": "broken"}).to_string())));
         let learned = trainer
@@ -161,9 +161,9 @@ fn a_server_that_falls_silent_over_a_result_is_waited_for_as_long_as_patience_la
     // From some request on, nobody says anything any more.
     let proxy = runtime.block_on(Proxy::start_before(double.address, "retrieve_future", vec![Fault::Hang; 100]));
     let (mut settings, lines) = heard(&proxy.url(), dir.path());
-    settings.server.waiting = Timeouts {
+    settings.server.timeouts = Timeouts {
         attempt: Duration::from_millis(500),
-        away: Duration::from_secs(2),
+        outage: Duration::from_secs(2),
         operation: Duration::from_secs(3600),
     };
     double.meddled(|path, _| (path == "healthz").then(|| (503, "nobody".to_owned())));
@@ -178,7 +178,7 @@ fn a_result_that_never_comes_is_told_of_and_has_an_end() {
     let double = runtime.block_on(Double::start(None));
     let dir = tempfile::tempdir().unwrap();
     let (mut settings, lines) = heard(&double.url(), dir.path());
-    settings.server.waiting.operation = Duration::from_secs(2);
+    settings.server.timeouts.operation = Duration::from_secs(2);
     let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
     let asked = Arc::<AtomicUsize>::default();
     let count = Arc::clone(&asked);
@@ -206,7 +206,7 @@ fn a_result_that_fails_tells_what_failed_first() {
     let double = runtime.block_on(Double::start(None));
     let dir = tempfile::tempdir().unwrap();
     let (mut settings, _) = heard(&double.url(), dir.path());
-    settings.server.waiting.operation = Duration::from_secs(2);
+    settings.server.timeouts.operation = Duration::from_secs(2);
     let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
     let mut times = 0;
     double.meddled(move |path, _| {
@@ -256,7 +256,7 @@ fn a_checkpoint_that_takes_longer_than_an_attempt_is_waited_for_as_long_as_a_ser
     let proxy = runtime.block_on(Proxy::start_before(double.address, "save_weights ", [Fault::HalfBody]));
     let dir = tempfile::tempdir().unwrap();
     let (mut settings, lines) = heard(&proxy.url(), dir.path());
-    settings.server.waiting.attempt = Duration::from_millis(100);
+    settings.server.timeouts.attempt = Duration::from_millis(100);
     let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
     script::learn_three(&mut trainer);
     let names = Arc::<Mutex<BTreeSet<String>>>::default();
@@ -287,8 +287,8 @@ fn a_server_that_says_of_every_name_that_it_exists_is_not_asked_for_ever() {
     let double = runtime.block_on(Double::start(None));
     let dir = tempfile::tempdir().unwrap();
     let (mut settings, _) = heard(&double.url(), dir.path());
-    settings.server.waiting.attempt = Duration::from_millis(100);
-    settings.server.waiting.away = Duration::from_secs(2);
+    settings.server.timeouts.attempt = Duration::from_millis(100);
+    settings.server.timeouts.outage = Duration::from_secs(2);
     let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
     script::learn_three(&mut trainer);
     let names = Arc::<Mutex<Vec<String>>>::default();
@@ -315,7 +315,7 @@ fn an_adapter_that_comes_slowly_is_fetched_once() {
     let counted = |faults: Vec<Fault>| {
         let proxy = runtime.block_on(Proxy::start(double.address, faults));
         let (mut settings, lines) = heard(&format!("http://{}", proxy.address), dir.path());
-        settings.server.waiting.attempt = Duration::from_millis(500);
+        settings.server.timeouts.attempt = Duration::from_millis(500);
         let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
         script::learn_three(&mut trainer);
         trainer.publish(&AdapterName::default()).unwrap();
@@ -341,7 +341,7 @@ fn a_download_that_comes_to_nothing_says_what_happened() {
     let count = |faults: Vec<Fault>| {
         let proxy = runtime.block_on(Proxy::start(double.address, faults));
         let (mut settings, _) = heard(&format!("http://{}", proxy.address), dir.path());
-        settings.server.waiting.away = Duration::from_millis(300);
+        settings.server.timeouts.outage = Duration::from_millis(300);
         let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
         script::learn_three(&mut trainer);
         trainer.publish(&AdapterName::default()).unwrap();
@@ -424,8 +424,8 @@ fn a_server_that_asks_to_be_left_alone_is_not_waited_for_in_silence() {
         let later = Fault::Reply(status, "retry-after: 3600\r\n".to_owned(), "not now".to_owned());
         let proxy = runtime.block_on(Proxy::start_before(double.address, path, vec![later; 100]));
         let (mut settings, lines) = heard(&proxy.url(), dir.path());
-        settings.server.waiting =
-            Timeouts { away: Duration::from_secs(2), operation: Duration::from_secs(4), ..settings.server.waiting };
+        settings.server.timeouts =
+            Timeouts { outage: Duration::from_secs(2), operation: Duration::from_secs(4), ..settings.server.timeouts };
         let learned = TinkerTrainer::connect(settings, None).and_then(|mut trainer| {
             trainer.forward_backward(&script::rows(1.0), &Loss::of(Objective::CrossEntropy))?;
             trainer.optim_step(&script::step())

@@ -37,7 +37,7 @@ async fn trouble_that_passes_during_a_push_is_no_reason_to_stop() {
             let proxy = Proxy::start_before(two.address, path, [fault.clone()]).await;
             let (pool, said) = pool_at(vec![one.url(), proxy.url()], hasty(), 64);
             pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
-            assert!(pool.servers().iter().all(|s| s.up), "{path} {fault:?}: {said:?}");
+            assert!(pool.servers().iter().all(|s| s.healthy), "{path} {fault:?}: {said:?}");
             assert_eq!((names(&one), names(&two)), (vec!["policy@0".to_owned()], vec!["policy@0".to_owned()]));
             assert!(said.lock().unwrap().is_empty(), "{path} {fault:?}: {said:?}");
         })
@@ -62,14 +62,14 @@ async fn trouble_that_stays_during_a_push_puts_one_server_away_until_it_passes()
             let proxy = Proxy::start_before(two.address, path, vec![fault.clone(); 4]).await;
             let (pool, said) = pool_at(vec![one.url(), proxy.url()], hasty(), 64);
             pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
-            let up: Vec<bool> = pool.servers().iter().map(|s| s.up).collect();
+            let up: Vec<bool> = pool.servers().iter().map(|s| s.healthy).collect();
             assert_eq!(up, [true, false], "{path} {fault:?}: {said:?}");
             assert_eq!(ask_many(&pool, 8).await, (0..8).collect::<Vec<u32>>());
             let lines = said.lock().unwrap().clone();
             assert!(lines.len() == 1 && lines[0].starts_with(&proxy.url()) && lines[0].contains("when it is back"));
             // It has passed: the server is given both.
             pool.push_adapter(&policy(1), Path::new("/somewhere"), &fingerprint()).await.unwrap();
-            wait_until(|| pool.servers().iter().all(|s| s.up)).await;
+            wait_until(|| pool.servers().iter().all(|s| s.healthy)).await;
             for server in [&one, &two] {
                 assert_eq!(names(server), ["policy@0", "policy@1"], "{path} {fault:?}: {said:?}");
             }
@@ -174,7 +174,7 @@ async fn a_server_that_comes_back_during_a_push_takes_it_too_and_stays() {
     *one.seen.together.lock().unwrap() = None;
     tokio::time::timeout(Duration::from_secs(30), still.wait()).await.expect("the push stands there");
     push.await.unwrap().unwrap();
-    assert!(pool.servers().iter().all(|s| s.up), "{said:?}");
+    assert!(pool.servers().iter().all(|s| s.healthy), "{said:?}");
     assert_eq!(names(&two), ["policy@0", "policy@1"]);
 }
 
@@ -189,7 +189,7 @@ async fn a_server_that_is_stopped_with_open_connections_is_done_without() {
     assert_eq!(answers, (0..40).map(|i| i % 16).collect::<Vec<u32>>(), "each once");
     let lines = said.lock().unwrap().clone();
     assert!(lines.len() == 1 && lines[0].starts_with(&two.url()) && lines[0].contains("/health"), "{lines:?}");
-    assert!(pool.servers().iter().all(|s| s.load == 0));
+    assert!(pool.servers().iter().all(|s| s.in_flight == 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -222,7 +222,7 @@ async fn an_answer_with_tokens_that_do_not_exist_is_asked_for_elsewhere() {
 async fn a_server_that_is_well_until_it_is_asked_is_told_about_once() {
     let server = Vllm::start(Duration::ZERO).await;
     let proxy = Proxy::start_before(server.address, "/v1/completions", vec![Fault::Reset; 1000]).await;
-    let (pool, said) = pool_at(vec![proxy.url()], Timeouts { away: Duration::from_secs(6), ..hasty() }, 64);
+    let (pool, said) = pool_at(vec![proxy.url()], Timeouts { outage: Duration::from_secs(6), ..hasty() }, 64);
     let e = pool.sample(request(0, "base")).await.unwrap_err().to_string();
     assert!(e.contains(&proxy.url()) && e.contains("no server for 6 s"), "{e}");
     let lines = said.lock().unwrap().clone();
@@ -268,7 +268,7 @@ async fn trouble_that_passes_while_whole_weights_are_pushed_leaves_nobody_draine
     let (pool, said) = pool_at(vec![one.url(), proxy.url()], hasty(), 64);
     pool.push_weights(Path::new("/model"), &fingerprint()).await.unwrap();
     let states = pool.servers();
-    assert!(states.iter().all(|s| !s.draining) && states[0].up && !states[1].up, "{states:?}");
+    assert!(states.iter().all(|s| !s.draining) && states[0].healthy && !states[1].healthy, "{states:?}");
     assert_eq!(said.lock().unwrap().len(), 1, "{said:?}");
     drop(one);
     assert_eq!(pool.sample(request(5, "base")).await.unwrap().tokens, [5], "{said:?}");
@@ -283,7 +283,7 @@ async fn servers_that_are_back_are_fed_side_by_side() {
     let addresses = [two.address, three.address];
     drop((two, three));
     let missed = async {
-        while pool.servers().iter().filter(|s| s.up).count() > 1 {
+        while pool.servers().iter().filter(|s| s.healthy).count() > 1 {
             ask_many(&pool, 20).await;
         }
     };
@@ -297,7 +297,7 @@ async fn servers_that_are_back_are_fed_side_by_side() {
         back.push(server);
     }
     pool.push_adapter(&policy(1), Path::new("/somewhere"), &fingerprint()).await.unwrap();
-    wait_until(|| pool.servers().iter().all(|s| s.up)).await;
+    wait_until(|| pool.servers().iter().all(|s| s.healthy)).await;
     for server in &back {
         assert_eq!(names(server), ["policy@0", "policy@1"], "{said:?}");
     }

@@ -48,7 +48,7 @@ async fn a_server_that_fails_for_long_is_waited_for_with_a_line_at_each_end() {
 async fn patience_with_a_server_that_fails_has_an_end() {
     let server = Vllm::start(Duration::ZERO).await;
     let proxy = Proxy::start_before(server.address, SAMPLING, vec![Fault::reply(500, "broken"); 1000]).await;
-    let (pool, _) = pool_at(vec![proxy.url()], Timeouts { away: Duration::from_secs(2), ..hasty() }, 64);
+    let (pool, _) = pool_at(vec![proxy.url()], Timeouts { outage: Duration::from_secs(2), ..hasty() }, 64);
     let e = pool.sample(request(0, "base")).await.unwrap_err().to_string();
     assert!(e.contains(&proxy.url()) && e.contains("broken") && e.contains("no better for 2 s"), "{e}");
 }
@@ -80,7 +80,7 @@ async fn a_question_that_a_server_lost_is_asked_again() {
         let servers = if alone { vec![proxy.url()] } else { vec![proxy.url(), one.url()] };
         let (mut settings, said) = settings(servers, hasty(), 64);
         settings.answer_within = Duration::from_secs(1);
-        settings.waiting.operation = Duration::from_secs(3600);
+        settings.timeouts.operation = Duration::from_secs(3600);
         let pool = Arc::new(VllmPool::new(settings).unwrap());
         let asked = async {
             for i in 0..4 {
@@ -91,7 +91,7 @@ async fn a_question_that_a_server_lost_is_asked_again() {
         let lines = said.lock().unwrap().clone();
         assert!(lines.len() == 1 && lines[0].starts_with(&proxy.url()), "{lines:?}");
         assert!(lines[0].contains("not answered a request for 1 s") && lines[0].contains("answer_within"), "{lines:?}");
-        assert!(pool.servers().iter().all(|s| s.up && s.load == 0));
+        assert!(pool.servers().iter().all(|s| s.healthy && s.in_flight == 0));
     }
 }
 
@@ -136,7 +136,7 @@ async fn what_two_servers_refuse_is_wrong() {
         assert!(e.contains("400") && e.contains("the context is too long"), "{e}");
         let after: usize = proxies.iter().map(|p| p.requests.load(Ordering::SeqCst)).sum();
         assert_eq!(after - before, servers.min(2), "a second one is asked, and no third");
-        assert!(pool.servers().iter().all(|s| s.up) && said.lock().unwrap().is_empty(), "it is nobody's fault");
+        assert!(pool.servers().iter().all(|s| s.healthy) && said.lock().unwrap().is_empty(), "it is nobody's fault");
     }
 }
 
@@ -153,7 +153,7 @@ async fn a_server_that_lost_its_adapters_is_given_them_again() {
         assert_eq!(ask_many(&pool, 16).await, (0..16).collect::<Vec<u32>>());
         // Whoever was asked by nobody yet is by now.
         let fed = async {
-            while names(&servers[0]).is_empty() || !pool.servers()[0].up {
+            while names(&servers[0]).is_empty() || !pool.servers()[0].healthy {
                 ask_many(&pool, 4).await;
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
@@ -171,7 +171,7 @@ async fn a_server_that_refuses_what_others_take_is_done_without() {
     let proxy = Proxy::start_before(two.address, LOADING, vec![Fault::reply(400, "no such folder"); 2]).await;
     let (pool, said) = pool_at(vec![one.url(), proxy.url()], hasty(), 64);
     pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
-    assert_eq!(pool.servers().iter().map(|s| s.up).collect::<Vec<_>>(), [true, false]);
+    assert_eq!(pool.servers().iter().map(|s| s.healthy).collect::<Vec<_>>(), [true, false]);
     assert_eq!(ask_many(&pool, 8).await, (0..8).collect::<Vec<u32>>());
     let lines = said.lock().unwrap().clone();
     assert!(lines.len() == 1 && lines[0].contains(&proxy.url()) && lines[0].contains("no such folder"), "{lines:?}");
@@ -186,7 +186,7 @@ async fn one_that_is_only_away_is_waited_for_though_another_is_refused() {
     let proxy = Proxy::start_before(two.address, LOADING, vec![Fault::reply(404, "no such path"); 1000]).await;
     let (pool, said) = pool_at(vec![one.url(), proxy.url()], hasty(), 64);
     pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
-    assert!(!pool.servers()[1].up, "it did not take it: {said:?}");
+    assert!(!pool.servers()[1].healthy, "it did not take it: {said:?}");
     // The other is started anew.
     let address = one.address;
     drop(one);
@@ -233,7 +233,7 @@ async fn a_load_that_takes_longer_than_many_attempts_is_waited_for_and_told_of()
 #[tokio::test(flavor = "multi_thread")]
 async fn a_load_that_never_ends_is_not_waited_for_beyond_patience() {
     let server = Vllm::start(Duration::ZERO).await;
-    let waiting = Timeouts { attempt: Duration::from_millis(200), away: Duration::from_secs(2), ..hasty() };
+    let waiting = Timeouts { attempt: Duration::from_millis(200), outage: Duration::from_secs(2), ..hasty() };
     let (pool, _) = pool_waiting(&[&server], waiting);
     server.seen.loading.store(true, Ordering::SeqCst);
     let push = async { pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await };

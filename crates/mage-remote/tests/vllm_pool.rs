@@ -35,7 +35,7 @@ async fn servers_share_the_work_and_the_least_busy_gets_more() {
     let slowly = slow.seen.requests.load(Ordering::SeqCst);
     // Taking turns would give it a hundred.
     assert!((1..60).contains(&slowly), "{slowly}");
-    assert!(pool.servers().iter().all(|s| s.load == 0 && s.up));
+    assert!(pool.servers().iter().all(|s| s.in_flight == 0 && s.healthy));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -139,11 +139,11 @@ async fn a_server_that_is_back_works_again_beside_the_others() {
     let address = two.address;
     drop(two);
     ask_many(&pool, 20).await;
-    assert_eq!(pool.servers().iter().filter(|s| s.up).count(), 1);
+    assert_eq!(pool.servers().iter().filter(|s| s.healthy).count(), 1);
     let two = Vllm::start_at(address, Duration::ZERO).await;
     // The next push finds it, and gives it what it missed.
     pool.push_adapter(&policy(1), Path::new("/somewhere"), &fingerprint()).await.unwrap();
-    assert_eq!(pool.servers().iter().filter(|s| s.up).count(), 2, "{said:?}");
+    assert_eq!(pool.servers().iter().filter(|s| s.healthy).count(), 2, "{said:?}");
     assert_eq!(names(&two), ["policy@0", "policy@1"]);
     ask_many(&pool, 20).await;
     assert!(two.seen.requests.load(Ordering::SeqCst) > 2 * 23, "more than fingerprints");
@@ -182,7 +182,7 @@ async fn a_dead_server_holds_up_no_push() {
     let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
     // RequestLimits that outlasts the test: whoever is waited for ends it.
     let hour = Duration::from_secs(3600);
-    let (pool, said) = pool_waiting(&[&one, &two], Timeouts { attempt: hour, away: hour, operation: hour });
+    let (pool, said) = pool_waiting(&[&one, &two], Timeouts { attempt: hour, outage: hour, operation: hour });
     let address = two.address;
     drop(two);
     let pushes = async {

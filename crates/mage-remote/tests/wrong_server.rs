@@ -12,14 +12,14 @@ fn pool(servers: Vec<String>) -> mage_engine::Result<VllmPool> {
         servers,
         model: "tiny".to_owned(),
         key: None,
-        in_flight: 4,
-        vocabulary: 16,
+        max_in_flight: 4,
+        vocab_size: 16,
         max_seq_len: 256,
         tolerance: 1e-4,
-        keep: 2,
-        waiting: Timeouts::default(),
-        answer_within: Duration::from_secs(60),
-        notices: StatusLog::default(),
+        keep_versions: 2,
+        timeouts: Timeouts::default(),
+        request_timeout: Duration::from_secs(60),
+        status_log: StatusLog::default(),
     })
 }
 
@@ -37,7 +37,7 @@ fn a_vllm_server_in_a_tinker_servers_place_is_named() {
 async fn a_tinker_server_in_a_vllm_servers_place_is_named() {
     let tinker = Double::start(None).await;
     let pool = pool(vec![tinker.url()]).unwrap();
-    let served = pool.served().await.remove(0).1.unwrap_err().to_string();
+    let served = pool.served_models().await.remove(0).1.unwrap_err().to_string();
     let weights = WeightsId { name: AdapterName::default(), version: WeightVersion(0) };
     let fingerprint = Fingerprint(vec![-1.0; 23]);
     let pushed = pool.push_adapter(&weights, Path::new("/x"), &fingerprint).await.unwrap_err().to_string();
@@ -52,8 +52,8 @@ async fn nobody_is_waited_for_by_whoever_only_looks() {
     let dir = tempfile::tempdir().unwrap();
     let mut server = script::settings(&format!("http://{nobody}"), dir.path(), StatusLog::default()).server;
     // RequestLimits that outlasts the test.
-    server.waiting.away = Duration::from_secs(3600);
-    let e = server.reach(Duration::from_secs(1)).await.unwrap_err().to_string();
+    server.timeouts.outage = Duration::from_secs(3600);
+    let e = server.probe(Duration::from_secs(1)).await.unwrap_err().to_string();
     assert!(e.contains("refused") && e.contains("waited 1 s"), "{e}");
     let served = pool(vec![server.url]).unwrap().served().await.remove(0).1;
     assert!(served.unwrap_err().to_string().contains("refused"));
@@ -94,8 +94,8 @@ async fn a_certificate_that_is_not_trusted_is_not_waited_for() {
     ] {
         let mut server = script::settings(&format!("https://{address}"), dir.path(), StatusLog::default()).server;
         // RequestLimits that outlasts the test.
-        server.waiting.away = Duration::from_secs(3600);
-        let e = server.reach(Duration::from_secs(3600)).await.unwrap_err().to_string();
+        server.timeouts.outage = Duration::from_secs(3600);
+        let e = server.probe(Duration::from_secs(3600)).await.unwrap_err().to_string();
         assert!(words.iter().all(|w| e.contains(w)), "{e}");
         let served = pool(vec![server.url]).unwrap().served().await.remove(0).1.unwrap_err().to_string();
         assert!(words.iter().all(|w| served.contains(w)), "{served}");

@@ -6,7 +6,7 @@ use mage_engine::{Loss, Objective, OptimStep, PerToken, Sampler, ScoreRequest, T
 use mage_native::{EngineOptions, NativeAdapter, NativeModel};
 use mage_remote::{
     Fingerprint, StatusLog, Timeouts, TinkerServer, TinkerSettings, TinkerTrainer, VllmPool, VllmPoolSettings,
-    tinker::{Backend, Dialect},
+    tinker::{SdkVersion, TinkerBackend},
 };
 use std::{
     collections::BTreeMap,
@@ -32,19 +32,19 @@ fn engines() -> Option<(String, String, PathBuf)> {
     Some((tinker, vllm, model.into()))
 }
 
-fn trainer(url: &str, model: &Path, vocabulary: usize, adapters: &Path) -> TinkerTrainer {
+fn trainer(url: &str, model: &Path, vocab_size: usize, adapters: &Path) -> TinkerTrainer {
     let settings = TinkerSettings {
         server: TinkerServer {
             url: url.to_owned(),
-            dialect: Dialect::default(),
+            sdk_version: SdkVersion::default(),
             key: None,
-            waiting: Timeouts::default(),
-            notices: StatusLog::to(|line| eprintln!("{line}")),
+            timeouts: Timeouts::default(),
+            status_log: StatusLog::new(|line| eprintln!("{line}")),
         },
-        backend: Backend::Jax,
+        backend: TinkerBackend::Jax,
         base_model: model.file_name().unwrap().to_string_lossy().into_owned(),
-        base_folder: model.display().to_string(),
-        rank: 8,
+        adapter_base_name: model.display().to_string(),
+        lora_rank: 8,
         seed: 7,
         vocabulary,
         max_seq_len: 256,
@@ -56,19 +56,19 @@ fn trainer(url: &str, model: &Path, vocabulary: usize, adapters: &Path) -> Tinke
 }
 
 /// A pool of one server.
-fn pool(url: String, vocabulary: usize) -> VllmPool {
+fn pool(url: String, vocab_size: usize) -> VllmPool {
     VllmPool::new(VllmPoolSettings {
         servers: vec![url],
         model: "tiny".to_owned(),
         key: None,
-        in_flight: 8,
+        max_in_flight: 8,
         vocabulary,
         max_seq_len: 256,
         tolerance: 1e-4,
-        keep: 2,
-        waiting: Timeouts::default(),
-        answer_within: std::time::Duration::from_secs(600),
-        notices: StatusLog::default(),
+        keep_versions: 2,
+        timeouts: Timeouts::default(),
+        request_timeout: std::time::Duration::from_secs(600),
+        status_log: StatusLog::default(),
     })
     .unwrap()
 }
@@ -140,7 +140,7 @@ fn a_stale_lm_head_is_detected() {
     );
     let served = runtime.block_on(pool.base_fingerprint(&vllm)).unwrap();
     assert!(served.distance(&first) > 0.1 && served.distance(&second) > 0.1, "neither model");
-    assert!(!pool.servers()[0].up, "the server is marked unhealthy");
+    assert!(!pool.servers()[0].healthy, "the server is marked unhealthy");
 }
 
 #[test]

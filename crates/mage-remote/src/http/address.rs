@@ -1,28 +1,30 @@
-//! Where is an engine, and which one should it be?
+//! Server addresses: parsing, normalisation and detection of the wrong kind of server.
 
 use crate::http::client::{HttpClient, HttpRequest};
 use reqwest::Url;
 use serde_json::Value;
 
-/// What is expected behind an address.
+/// Kind of server expected at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
-    /// A server that speaks the Tinker protocol.
+    /// A server with the Tinker protocol.
     Tinker,
     /// A vLLM server.
     Vllm,
 }
 
 impl Service {
-    /// An address of such a server, however it was written: two that are equal are the same server. What is refused is not
-    /// repeated: it may hold a password.
-    pub fn address(self, text: &str) -> Result<String, String> {
+    /// Normalises an address: equal results mean the same server. Errors do not repeat the input, which may contain a
+    /// password.
+    pub fn normalize_address(self, text: &str) -> Result<String, String> {
         let mut url = parse_address(text)?;
         let path = url.path().trim_end_matches('/').to_owned();
         let path = match self {
             Service::Tinker => path.strip_suffix("/api/v1").unwrap_or(&path),
             Service::Vllm if path.ends_with("/api/v1") => {
-                return Err("this ends as a Tinker server's does; a vLLM server's ends in /v1 or in nothing".to_owned());
+                return Err(
+                    "this is the address of a Tinker server; a vLLM address ends in /v1 or has no path".to_owned()
+                );
             }
             Service::Vllm => path.strip_suffix("/v1").unwrap_or(&path),
         };
@@ -30,48 +32,48 @@ impl Service {
         Ok(url.as_str().trim_end_matches('/').to_owned())
     }
 
-    /// Says who answers where this one was expected and did not.
-    pub(crate) async fn missing(self, wire: &HttpClient) -> String {
-        let (ask, name) = match self {
-            Service::Tinker => (HttpRequest::get("../../v1/models"), "the Tinker protocol is not spoken"),
-            Service::Vllm => (HttpRequest::get("api/v1/healthz"), "nothing answers as vLLM does"),
+    /// Describes what runs at the address instead of the expected service.
+    pub(crate) async fn describe_wrong_server(self, http: &HttpClient) -> String {
+        let (request, name) = match self {
+            Service::Tinker => (HttpRequest::get("../../v1/models"), "no Tinker server found"),
+            Service::Vllm => (HttpRequest::get("api/v1/healthz"), "no vLLM server found"),
         };
-        let found = wire.once(&ask).await.ok().and_then(|said| serde_json::from_slice::<Value>(&said).ok());
+        let found = http.send_once(&request).await.ok().and_then(|body| serde_json::from_slice::<Value>(&body).ok());
         match (self, found) {
-            (Service::Tinker, Some(said)) if said["data"].is_array() => {
-                format!("{name} here: it looks like a vLLM server, whose address belongs into vllm.servers")
+            (Service::Tinker, Some(body)) if body["data"].is_array() => {
+                format!("{name} here: this looks like a vLLM server; add its address to vllm.servers")
             }
-            (Service::Vllm, Some(said)) if said.is_object() => {
-                format!("{name} here: it looks like a Tinker server, whose address belongs into tinker.url")
+            (Service::Vllm, Some(body)) if body.is_object() => {
+                format!("{name} here: this looks like a Tinker server; set tinker.url to its address")
             }
-            _ => format!("{name} here: is it another server's address?"),
+            _ => format!("{name} here; check the address"),
         }
     }
 }
 
-/// Whether an address, however it was written, is on this machine.
+/// Whether an address is on this machine.
 pub fn is_loopback(address: &str) -> bool {
-    Url::parse(address).is_ok_and(|url| is_here(&url))
+    Url::parse(address).is_ok_and(|url| is_loopback_url(&url))
 }
 
-/// Reads an address.
+/// Parses and checks an address.
 pub(crate) fn parse_address(address: &str) -> Result<Url, String> {
-    let url =
-        Url::parse(address).map_err(|e| format!("this is no address ({e}); one looks like http://127.0.0.1:8000"))?;
+    let url = Url::parse(address)
+        .map_err(|e| format!("invalid address ({e}); expected a form like http://127.0.0.1:8000"))?;
     if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
-        return Err("an address looks like http://127.0.0.1:8000".to_owned());
+        return Err("invalid address; expected a form like http://127.0.0.1:8000".to_owned());
     }
     if !url.username().is_empty() || url.password().is_some() {
-        return Err("leave logins out; a key belongs into an environment variable".to_owned());
+        return Err("remove the login; put the API key into an environment variable".to_owned());
     }
     if url.query().is_some() || url.fragment().is_some() {
-        return Err("leave out what follows `?` or `#`; a key belongs into an environment variable".to_owned());
+        return Err("remove the query or fragment (`?` or `#`); put an API key into an environment variable".to_owned());
     }
     Ok(url)
 }
 
-/// Whether an address is on this machine.
-pub(crate) fn is_here(base: &Url) -> bool {
+/// Whether a URL points to this machine.
+pub(crate) fn is_loopback_url(base: &Url) -> bool {
     match base.host_str() {
         Some("localhost") => true,
         Some(host) => host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok_and(|a| a.is_loopback()),
@@ -84,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_that_are_none_are_refused_and_not_repeated() {
+    fn invalid_addresses_are_rejected_and_not_repeated() {
         for bad in [
             "localhost:8000",
             "ftp://x",
@@ -96,24 +98,27 @@ mod tests {
             "http://x/#hush",
         ] {
             for service in [Service::Tinker, Service::Vllm] {
-                let e = service.address(bad).unwrap_err();
+                let e = service.normalize_address(bad).unwrap_err();
                 assert!(!e.contains("hush"), "{bad}: {e}");
             }
         }
         for good in ["http://127.0.0.1:8000", "https://engine.example/tinker", "http://[::1]:8000"] {
-            assert_eq!(Service::Tinker.address(good).as_deref(), Ok(good));
+            assert_eq!(Service::Tinker.normalize_address(good).as_deref(), Ok(good));
         }
     }
 
     #[test]
-    fn one_server_has_one_address() {
+    fn addresses_of_one_server_are_normalised_to_one() {
         for text in ["http://Host:80", "http://host/", "http://host/v1", "http://host:80/v1/", "HTTP://HOST"] {
-            assert_eq!(Service::Vllm.address(text).as_deref(), Ok("http://host"), "{text}");
+            assert_eq!(Service::Vllm.normalize_address(text).as_deref(), Ok("http://host"), "{text}");
         }
         for text in ["https://Host:443/api/v1", "https://host/api/v1/", "https://host"] {
-            assert_eq!(Service::Tinker.address(text).as_deref(), Ok("https://host"), "{text}");
+            assert_eq!(Service::Tinker.normalize_address(text).as_deref(), Ok("https://host"), "{text}");
         }
-        assert_ne!(Service::Vllm.address("http://host:8000"), Service::Vllm.address("http://host:8001"));
-        assert!(Service::Vllm.address("http://host:1/api/v1").unwrap_err().contains("Tinker"));
+        assert_ne!(
+            Service::Vllm.normalize_address("http://host:8000"),
+            Service::Vllm.normalize_address("http://host:8001")
+        );
+        assert!(Service::Vllm.normalize_address("http://host:1/api/v1").unwrap_err().contains("Tinker"));
     }
 }

@@ -1,28 +1,28 @@
-//! Who may know the key?
+//! API keys.
 //!
-//! The server, and nobody else: a key prints as `[key]` whichever way it is printed, and is taken out of every text that
-//! comes back, since some servers repeat it in their complaints.
+//! A key prints as `[key]` and is redacted from every response and error text, since some servers repeat it in their
+//! errors.
 
 use mage_engine::{Error, Result};
 use std::fmt;
 
-/// A secret that prints as something else.
+/// A secret that is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ApiKey(String);
 
-/// What stands where a key was.
-const HIDDEN: &str = "[key]";
-/// A key of fewer letters is not looked for in answers: they would no longer say what they say.
-const SHORT: usize = 8;
+/// Replacement for a redacted key.
+const REDACTED: &str = "[key]";
+/// Shorter keys are not redacted from responses, since they could match ordinary words.
+const MIN_REDACTED_LEN: usize = 8;
 
 impl ApiKey {
-    /// The key in an environment variable; `None` where the variable is not set or empty.
+    /// Reads the key from an environment variable; `None` if it is unset or empty.
     pub fn from_env(variable: &str) -> Result<Option<Self>> {
-        check_env_var_name(variable).map_err(|problem| Error::invalid("the name of a key's variable", problem))?;
+        check_env_var_name(variable).map_err(|problem| Error::invalid("name of the API key variable", problem))?;
         match std::env::var(variable) {
             Err(std::env::VarError::NotPresent) => Ok(None),
             Err(std::env::VarError::NotUnicode(_)) => {
-                Err(Error::invalid(format!("environment variable {variable}"), "it is no text"))
+                Err(Error::invalid(format!("environment variable {variable}"), "its value is not valid UTF-8"))
             }
             Ok(text) => {
                 Self::new(&text).map_err(|problem| Error::invalid(format!("environment variable {variable}"), problem))
@@ -30,22 +30,22 @@ impl ApiKey {
         }
     }
 
-    /// A key from a text, without the white space around it.
+    /// Parses a key and trims white space.
     fn new(text: &str) -> std::result::Result<Option<Self>, &'static str> {
         match text.trim() {
             "" => Ok(None),
             text if text.bytes().all(|b| b.is_ascii_graphic()) => Ok(Some(ApiKey(text.to_owned()))),
-            _ => Err("a key has no spaces, line breaks or letters beyond ASCII"),
+            _ => Err("an API key consists of printable ASCII characters without spaces"),
         }
     }
 
-    /// The header's value.
-    pub(crate) fn bearer(&self) -> String {
+    /// Value of the `Authorization` header.
+    pub(crate) fn bearer_header(&self) -> String {
         format!("Bearer {}", self.0)
     }
 
-    /// The key itself, for a header of its own.
-    pub(crate) fn plain(&self) -> &str {
+    /// The key itself, for other headers.
+    pub(crate) fn expose(&self) -> &str {
         &self.0
     }
 
@@ -54,36 +54,36 @@ impl ApiKey {
         ApiKey(text.to_owned())
     }
 
-    /// The text without the key, as it is or as JSON writes it between quotes.
-    pub(crate) fn hide_in(&self, text: &str) -> String {
+    /// Redacts the key from a text, both plain and in JSON escaping.
+    pub(crate) fn redact(&self, text: &str) -> String {
         let quoted = serde_json::Value::from(self.0.as_str()).to_string();
-        text.replace(quoted.trim_matches('"'), HIDDEN).replace(&self.0, HIDDEN)
+        text.replace(quoted.trim_matches('"'), REDACTED).replace(&self.0, REDACTED)
     }
 
-    /// An answer without the key, where it is a text. What is no text is data, and stays as it is; so does everything where the
-    /// key is so short that any word may hold it.
-    pub(crate) fn hide_in_answer(&self, answer: Vec<u8>) -> Vec<u8> {
-        if self.0.len() < SHORT {
-            return answer;
+    /// Redacts the key from a UTF-8 response. Binary responses are unchanged, and so is every response if the key is
+    /// shorter than [`MIN_REDACTED_LEN`].
+    pub(crate) fn redact_response(&self, response: Vec<u8>) -> Vec<u8> {
+        if self.0.len() < MIN_REDACTED_LEN {
+            return response;
         }
-        match String::from_utf8(answer) {
-            Ok(text) => self.hide_in(&text).into_bytes(),
+        match String::from_utf8(response) {
+            Ok(text) => self.redact(&text).into_bytes(),
             Err(data) => data.into_bytes(),
         }
     }
 }
 
-/// Refuses what is no name of an environment variable. It is not repeated: it may be the key itself.
+/// Checks the name of an environment variable. The error does not repeat it, since it may be the key itself.
 pub fn check_env_var_name(name: &str) -> std::result::Result<(), String> {
-    let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
-    let named = name.bytes().all(plain) && !name.as_bytes().first().is_some_and(u8::is_ascii_digit);
-    // Some keys are made of letters alone; names of variables are in capitals, but for those that somebody has set.
-    let known = || !name.bytes().any(|b| b.is_ascii_lowercase()) || std::env::var_os(name).is_some();
-    match named && known() {
+    let valid = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+    let valid_name = name.bytes().all(valid) && !name.as_bytes().first().is_some_and(u8::is_ascii_digit);
+    // Some keys consist of letters only. Names of variables are upper case, unless such a variable is set.
+    let upper_case_or_set = || !name.bytes().any(|b| b.is_ascii_lowercase()) || std::env::var_os(name).is_some();
+    match valid_name && upper_case_or_set() {
         true => Ok(()),
         false => {
-            Err("this is no environment variable's name (capitals, digits and _, or one that is set): put the key \
-                      into a variable, and give the variable's name"
+            Err("not the name of an environment variable (upper case, digits and _, or one that is set): put the key \
+                      into a variable and pass the name of the variable"
                 .to_owned())
         }
     }
@@ -91,13 +91,13 @@ pub fn check_env_var_name(name: &str) -> std::result::Result<(), String> {
 
 impl fmt::Debug for ApiKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(HIDDEN)
+        f.write_str(REDACTED)
     }
 }
 
 impl fmt::Display for ApiKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(HIDDEN)
+        f.write_str(REDACTED)
     }
 }
 
@@ -106,33 +106,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_in_place_of_its_variables_name_is_refused_and_not_repeated() {
+    fn key_passed_as_variable_name_is_rejected_and_not_repeated() {
         for key in ["sk-hush", "tml-Hush123", "hush0123456789abcdef", "1HUSH", "TWO HUSH", "HUSH=1", "hüsh"] {
             let e = check_env_var_name(key).unwrap_err();
-            assert!(!e.to_lowercase().contains("hush") && e.contains("give the variable's name"), "{e}");
+            assert!(!e.to_lowercase().contains("hush") && e.contains("pass the name of the variable"), "{e}");
             let e = ApiKey::from_env(key).unwrap_err().to_string();
             assert!(!e.to_lowercase().contains("hush"), "{e}");
         }
         for name in ["TINKER_API_KEY", "_K2", ""] {
             check_env_var_name(name).unwrap();
         }
-        // The system's own: one in small letters that is there is a name.
+        // Lower-case names of variables that are set are accepted.
         for (name, _) in std::env::vars().filter(|(n, _)| n.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')) {
             check_env_var_name(&name).unwrap();
         }
     }
 
     #[test]
-    fn a_key_is_never_printed() {
+    fn key_is_never_printed() {
         let key = ApiKey::new(" sk-secret\n").unwrap().unwrap();
         assert_eq!(format!("{key:?} {key} {:?}", Some(&key)), "[key] [key] Some([key])");
-        assert_eq!(key.hide_in("bad key: sk-secret!"), "bad key: [key]!");
-        assert_eq!(key.bearer(), "Bearer sk-secret");
+        assert_eq!(key.redact("bad key: sk-secret!"), "bad key: [key]!");
+        assert_eq!(key.bearer_header(), "Bearer sk-secret");
         let odd = ApiKey::for_test(r#"sk"se\cret"#);
-        assert_eq!(odd.hide_in(r#"sk"se\cret, written "sk\"se\\cret""#), r#"[key], written "[key]""#);
-        assert_eq!(key.hide_in_answer(b"{\"id\": \"sk-secret\"}".to_vec()), b"{\"id\": \"[key]\"}");
-        assert_eq!(key.hide_in_answer(b"sk-secret\xff".to_vec()), b"sk-secret\xff", "no text");
-        assert_eq!(ApiKey::for_test("model").hide_in_answer(b"model_id".to_vec()), b"model_id");
+        assert_eq!(odd.redact(r#"sk"se\cret, written "sk\"se\\cret""#), r#"[key], written "[key]""#);
+        assert_eq!(key.redact_response(b"{\"id\": \"sk-secret\"}".to_vec()), b"{\"id\": \"[key]\"}");
+        assert_eq!(key.redact_response(b"sk-secret\xff".to_vec()), b"sk-secret\xff", "binary");
+        assert_eq!(ApiKey::for_test("model").redact_response(b"model_id".to_vec()), b"model_id");
         assert_eq!(ApiKey::new("  "), Ok(None));
         assert!(ApiKey::new("two words").is_err() && ApiKey::new("sk-schlüssel").is_err());
     }

@@ -1,16 +1,15 @@
-//! How does a request reach an engine that may go away and come back?
+//! HTTP client for engines, with retries until an outage timeout.
 //!
-//! Unlike a chat endpoint, an engine holds a run's state: giving up on it gives up the run. So whoever is away is waited for,
-//! with a line that says so; what the server refuses comes back at once; and an error names what went wrong first, since the
-//! last failure of many is often only an echo.
+//! An engine holds the state of a run, so giving up on it ends the run. Outages are waited for, with a log line;
+//! rejected requests fail at once. Errors state the first failure, since the last one of many is often a consequence.
 
 use crate::{
     ApiKey, StatusLog,
-    http::address::{is_here, parse_address},
+    http::address::{is_loopback_url, parse_address},
     http::outage::Outage,
-    http::retry::{pause, retry_after},
+    http::retry::{backoff, parse_retry_after},
     http::timeout::RetryDeadline,
-    http::tls::for_good,
+    http::tls::permanent_failure,
 };
 use mage_engine::{Error, Result};
 use mage_rng::Seed;
@@ -23,23 +22,23 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// How long a connection that nobody uses is kept.
-const IDLE: Duration = Duration::from_secs(3);
-/// How long a machine may take to pick up; one that is gone never does.
-const CONNECT: Duration = Duration::from_secs(10);
-/// An answer that is none is asked for so often: something on the way may have put its own page in its place.
-const UNUSABLE: u32 = 3;
-/// How much of a server's complaint is repeated.
-const COMPLAINT: usize = 400;
+/// Idle timeout of pooled connections.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Connect timeout. An unreachable host may never refuse.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Attempts for a response that cannot be parsed: a proxy may have replaced it with its own page.
+const PARSE_ATTEMPTS: u32 = 3;
+/// Characters of a server's error text that are quoted.
+const MAX_ERROR_CHARS: usize = 400;
 
-/// How long an engine is waited for.
+/// Timeouts for requests to an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// How long one attempt may take; a long poll is cut into such pieces.
+    /// Timeout of one attempt. Long polls are divided into attempts.
     pub attempt: Duration,
-    /// How long a server that does not answer, has too much to do or fails is waited for.
-    pub away: Duration,
-    /// How long one operation may take on a server that is there.
+    /// How long a server that is unreachable, overloaded or failing is retried.
+    pub outage: Duration,
+    /// Timeout of one operation on a healthy server.
     pub operation: Duration,
 }
 
@@ -47,319 +46,327 @@ impl Default for Timeouts {
     fn default() -> Self {
         Timeouts {
             attempt: Duration::from_secs(45),
-            away: Duration::from_secs(900),
+            outage: Duration::from_secs(900),
             operation: Duration::from_secs(3600),
         }
     }
 }
 
-/// What an engine is sent.
+/// A request to an engine.
 #[derive(Clone, Debug)]
 pub(crate) struct HttpRequest {
     pub(crate) method: Method,
     pub(crate) path: String,
     pub(crate) body: Option<(&'static str, Vec<u8>)>,
     pub(crate) accept: &'static str,
-    /// Whether the answer may take as long as an operation: it comes when all is done, and asking again would start anew.
-    pub(crate) long: bool,
+    /// Whether the response may take as long as an operation. Such a request must not be repeated after the attempt
+    /// timeout, which would restart it.
+    pub(crate) long_running: bool,
 }
 
 impl HttpRequest {
     pub(crate) fn get(path: impl Into<String>) -> Self {
-        HttpRequest { method: Method::GET, path: path.into(), body: None, accept: "*/*", long: false }
+        HttpRequest { method: Method::GET, path: path.into(), body: None, accept: "*/*", long_running: false }
     }
 
     pub(crate) fn post(path: impl Into<String>, body: &impl Serialize) -> Self {
-        // Plain data: there is nothing in it that has no JSON.
+        // Plain data always serialises to JSON.
         let body = Some(("application/json", serde_json::to_vec(body).unwrap_or_default()));
-        HttpRequest { method: Method::POST, path: path.into(), body, accept: "application/json", long: false }
+        HttpRequest { method: Method::POST, path: path.into(), body, accept: "application/json", long_running: false }
     }
 
-    pub(crate) fn long(self) -> Self {
-        HttpRequest { long: true, ..self }
+    pub(crate) fn long_running(self) -> Self {
+        HttpRequest { long_running: true, ..self }
     }
 }
 
-/// What an attempt came to, if not to an answer.
+/// Failure of an attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum HttpError {
-    /// It says no: the status and its reason.
-    Refused(StatusCode, String),
-    /// It has not got it yet (`408`, `425`): ask again.
-    NotYet(String),
-    /// It has too much to do (`429`): ask again, later.
-    Busy(String),
-    /// It answered with a failure that may pass.
-    Failing(String),
-    /// It does not answer.
-    Away(String),
-    /// It cannot be reached, and waiting does not change that.
-    Never(String),
+    /// The server rejected the request: status and reason.
+    Rejected(StatusCode, String),
+    /// No result yet (`408`, `425`, or attempt timeout): retry.
+    NotReady(String),
+    /// Overloaded (`429`): retry later.
+    Overloaded(String),
+    /// The server responded with an error that may pass.
+    ServerError(String),
+    /// The server is unreachable.
+    Unreachable(String),
+    /// A permanent connection failure.
+    Permanent(String),
 }
 
 impl HttpError {
     pub(crate) fn text(&self) -> String {
         match self {
-            HttpError::Refused(status, text) => format!("{status}: {text}"),
-            HttpError::NotYet(text)
-            | HttpError::Busy(text)
-            | HttpError::Failing(text)
-            | HttpError::Away(text)
-            | HttpError::Never(text) => text.clone(),
+            HttpError::Rejected(status, text) => format!("{status}: {text}"),
+            HttpError::NotReady(text)
+            | HttpError::Overloaded(text)
+            | HttpError::ServerError(text)
+            | HttpError::Unreachable(text)
+            | HttpError::Permanent(text) => text.clone(),
         }
     }
 
-    /// What whoever waits is told that the server does.
-    pub(crate) fn is(&self) -> &'static str {
+    /// State of the server, for log lines.
+    pub(crate) fn description(&self) -> &'static str {
         match self {
-            HttpError::Busy(_) => "has too much to do",
-            HttpError::Failing(_) => "answers with failures",
-            _ => "does not answer",
+            HttpError::Overloaded(_) => "is overloaded",
+            HttpError::ServerError(_) => "returns errors",
+            _ => "is unreachable",
         }
     }
 }
 
-/// The way to one server.
+/// HTTP client of one server.
 #[derive(Clone, Debug)]
 pub(crate) struct HttpClient {
     base: Url,
-    /// The header a key goes into, and the key.
+    /// Header name and API key.
     key: Option<(&'static str, ApiKey)>,
     http: reqwest::Client,
-    pub(crate) waiting: Timeouts,
-    /// Who hears of it; no line has the key in it.
-    pub(crate) notices: StatusLog,
-    /// Whether it is away: whoever shares this says it once between them.
+    pub(crate) timeouts: Timeouts,
+    /// Status log with the key redacted.
+    pub(crate) status_log: StatusLog,
+    /// Outage state, shared by clones.
     pub(crate) outage: Arc<Outage>,
-    /// Until when it asked to be left alone (`Retry-After`), for all who share this.
-    later: Arc<Mutex<Option<Instant>>>,
+    /// Earliest time of the next request according to `Retry-After`, shared by clones.
+    not_before: Arc<Mutex<Option<Instant>>>,
 }
 
 impl HttpClient {
-    /// The way to `base`. A key goes into `header`.
+    /// Creates a client of `base`. The key is sent in the header `key.0`.
     pub(crate) fn new(
         base: &str,
         key: Option<(&'static str, ApiKey)>,
-        waiting: Timeouts,
-        notices: StatusLog,
+        timeouts: Timeouts,
+        status_log: StatusLog,
     ) -> Result<Self> {
         let wrong = |problem: String| Error::invalid("engine address", problem);
         let mut base = parse_address(base).map_err(wrong)?;
         if !base.path().ends_with('/') {
             base.set_path(&format!("{}/", base.path()));
         }
-        // Whoever waits no longer than that hangs on no attempt for longer either.
-        let waiting = Timeouts { attempt: waiting.attempt.min(waiting.away), ..waiting };
+        // An attempt never takes longer than the outage timeout.
+        let timeouts = Timeouts { attempt: timeouts.attempt.min(timeouts.outage), ..timeouts };
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut http = reqwest::Client::builder()
-            // A server that sends us elsewhere would get our key sent there too.
+            // A redirect would send the key to another server.
             .redirect(reqwest::redirect::Policy::none())
-            // uvicorn, which both engines answer by, hangs up on whoever is silent for 5 s: a request that meets that would look
-            // like a server that went away (seen).
-            .pool_idle_timeout(IDLE)
-            .connect_timeout(CONNECT)
+            // uvicorn, used by both engines, closes connections that are idle for 5 s. A request on such a connection
+            // would look like an outage.
+            .pool_idle_timeout(IDLE_TIMEOUT)
+            .connect_timeout(CONNECT_TIMEOUT)
             .user_agent(concat!("mage/", env!("CARGO_PKG_VERSION")));
-        if is_here(&base) {
+        if is_loopback_url(&base) {
             http = http.no_proxy();
         }
         let http = http.build().map_err(|e| wrong(e.to_string()))?;
-        let notices = notices.hiding(key.as_ref().map(|(_, key)| key));
-        Ok(HttpClient { base, key, http, waiting, notices, outage: Arc::default(), later: Arc::default() })
+        let status_log = status_log.redacting(key.as_ref().map(|(_, key)| key));
+        Ok(HttpClient { base, key, http, timeouts, status_log, outage: Arc::default(), not_before: Arc::default() })
     }
 
-    /// The address, as it may be written down.
+    /// The address without the trailing slash.
     pub(crate) fn address(&self) -> &str {
         self.base.as_str().trim_end_matches('/')
     }
 
-    /// What deserves a warning about how this server is reached.
-    pub(crate) fn risk(&self) -> Option<String> {
+    /// Warning about an insecure connection to this server.
+    pub(crate) fn security_warning(&self) -> Option<String> {
         let address = self.address();
-        if is_here(&self.base) {
+        if is_loopback_url(&self.base) {
             return None;
         }
         match (self.base.scheme(), self.key.is_some()) {
             ("https", true) => None,
             (_, false) => Some(format!(
-                "{address} is reached over a network without a key: whoever reaches it can use it; keep it to a private \
-                 network or put a proxy with a key before it"
+                "{address} is used over a network without an API key, so anybody on that network can use it; restrict it to a \
+                 private network or put an authenticating proxy in front of it"
             )),
-            _ => Some(format!("{address} gets its key over http, readable on the way; use https")),
+            _ => Some(format!("{address} receives its API key over unencrypted http; use https")),
         }
     }
 
-    /// Asks once.
-    pub(crate) async fn once(&self, ask: &HttpRequest) -> std::result::Result<Vec<u8>, HttpError> {
-        let work = async {
-            let url = self.base.join(&ask.path).map_err(|e| HttpError::Never(e.to_string()))?;
-            let mut request = self.http.request(ask.method.clone(), url).header(header::ACCEPT, ask.accept);
-            if let Some((kind, body)) = &ask.body {
-                request = request.header(header::CONTENT_TYPE, *kind).body(body.clone());
+    /// Sends a request once.
+    pub(crate) async fn send_once(&self, request: &HttpRequest) -> std::result::Result<Vec<u8>, HttpError> {
+        let attempt = async {
+            let url = self.base.join(&request.path).map_err(|e| HttpError::Permanent(e.to_string()))?;
+            let mut builder = self.http.request(request.method.clone(), url).header(header::ACCEPT, request.accept);
+            if let Some((content_type, body)) = &request.body {
+                builder = builder.header(header::CONTENT_TYPE, *content_type).body(body.clone());
             }
             if let Some((name, key)) = &self.key {
-                let value = if *name == "authorization" { key.bearer() } else { key.plain().to_owned() };
+                let value = if *name == "authorization" { key.bearer_header() } else { key.expose().to_owned() };
                 if let Ok(mut value) = header::HeaderValue::from_str(&value) {
                     value.set_sensitive(true);
-                    request = request.header(*name, value);
+                    builder = builder.header(*name, value);
                 }
             }
-            let lost = |e: reqwest::Error| match for_good(&e) {
-                Some(problem) => HttpError::Never(problem),
-                None => HttpError::Away(crate::openai::causes(&e)),
+            let connection_error = |e: reqwest::Error| match permanent_failure(&e) {
+                Some(problem) => HttpError::Permanent(problem),
+                None => HttpError::Unreachable(crate::openai::error_chain(&e)),
             };
-            let response = request.send().await.map_err(lost)?;
+            let response = builder.send().await.map_err(connection_error)?;
             let status = response.status();
             if status.is_success() {
-                let answer = self.body(response).await?;
+                let body = self.read_body(response).await?;
                 return Ok(match &self.key {
-                    Some((_, key)) => key.hide_in_answer(answer),
-                    None => answer,
+                    Some((_, key)) => key.redact_response(body),
+                    None => body,
                 });
             }
-            let wish = response.headers().get(header::RETRY_AFTER).and_then(|h| h.to_str().ok());
-            if let Some(wish) = wish.and_then(|h| retry_after(h, SystemTime::now())) {
-                // Nobody is left alone for longer than anybody waits.
-                *self.later() = Some(Instant::now() + wish.min(self.waiting.away));
+            let retry_after = response.headers().get(header::RETRY_AFTER).and_then(|h| h.to_str().ok());
+            if let Some(delay) = retry_after.and_then(|h| parse_retry_after(h, SystemTime::now())) {
+                // Never longer than the outage timeout.
+                *self.not_before() = Some(Instant::now() + delay.min(self.timeouts.outage));
             }
-            // The complaint is worth reading, but not worth another failure. Hidden before it is cut: half a key is too much.
-            let complaint = self.hide(&response.text().await.unwrap_or_default());
-            Err(self.about_keys(trouble(status, &complaint)))
+            // The error text is optional, so reading it must not fail. Redact before truncating: half a key is too
+            // much.
+            let text = self.redact(&response.text().await.unwrap_or_default());
+            Err(self.add_key_hint(status_error(status, &text)))
         };
-        let limit = if ask.long { self.waiting.operation } else { self.waiting.attempt };
-        let outcome = tokio::time::timeout(limit, work).await;
-        let late = || HttpError::NotYet(format!("no whole answer within {:.0} s", limit.as_secs_f64()));
-        outcome.unwrap_or_else(|_| Err(late())).map_err(|t| self.hidden(t))
+        let limit = if request.long_running { self.timeouts.operation } else { self.timeouts.attempt };
+        let outcome = tokio::time::timeout(limit, attempt).await;
+        let timed_out = || HttpError::NotReady(format!("no complete response within {:.0} s", limit.as_secs_f64()));
+        outcome.unwrap_or_else(|_| Err(timed_out())).map_err(|e| self.redact_error(e))
     }
 
-    /// The whole answer. A long one may take its time as long as some of it keeps coming.
-    async fn body(&self, mut response: Response) -> std::result::Result<Vec<u8>, HttpError> {
-        let whole = response.content_length().map_or_else(String::new, |n| format!(" of {n}"));
-        let (mut body, silence) = (Vec::new(), self.waiting.attempt);
+    /// Reads the response body. The attempt timeout applies to each chunk, so that large downloads may take longer.
+    async fn read_body(&self, mut response: Response) -> std::result::Result<Vec<u8>, HttpError> {
+        let total = response.content_length().map_or_else(String::new, |n| format!(" of {n}"));
+        let (mut body, chunk_timeout) = (Vec::new(), self.timeouts.attempt);
         loop {
-            let problem = match tokio::time::timeout(silence, response.chunk()).await {
+            let problem = match tokio::time::timeout(chunk_timeout, response.chunk()).await {
                 Ok(Ok(Some(chunk))) => {
                     body.extend_from_slice(&chunk);
                     continue;
                 }
                 Ok(Ok(None)) => return Ok(body),
-                Ok(Err(e)) => crate::openai::causes(&e),
-                Err(_) => format!("nothing more for {:.0} s", silence.as_secs_f64()),
+                Ok(Err(e)) => crate::openai::error_chain(&e),
+                Err(_) => format!("no data for {:.0} s", chunk_timeout.as_secs_f64()),
             };
-            return Err(HttpError::Away(format!("its answer broke off after {}{whole} bytes: {problem}", body.len())));
+            return Err(HttpError::Unreachable(format!(
+                "the response ended after {}{total} bytes: {problem}",
+                body.len()
+            )));
         }
     }
 
-    /// Asks until there is an answer or a refusal, or patience with whatever trouble is at an end.
-    pub(crate) async fn ask(&self, ask: &HttpRequest) -> std::result::Result<Vec<u8>, HttpError> {
-        let (mut patience, mut failures) = (RetryDeadline::new(self), 0);
-        let luck = Seed::new(0).child(&ask.path);
+    /// Sends a request and retries until a response, a rejection, a permanent failure or the outage timeout.
+    pub(crate) async fn send(&self, request: &HttpRequest) -> std::result::Result<Vec<u8>, HttpError> {
+        let (mut deadline, mut failures) = (RetryDeadline::new(self), 0);
+        let seed = Seed::new(0).child(&request.path);
         loop {
-            let asked = Instant::now();
-            match self.once(ask).await {
-                Ok(answer) => {
-                    patience.over();
-                    return Ok(answer);
+            let sent_at = Instant::now();
+            match self.send_once(request).await {
+                Ok(body) => {
+                    deadline.recovered();
+                    return Ok(body);
                 }
-                Err(last @ (HttpError::Refused(..) | HttpError::Never(_))) => return Err(last),
-                // Not yet is an answer, but one to the wrong question here: whoever can wait for it asks `once`.
-                Err(trouble) => patience.bear(asked, &trouble)?,
+                Err(error @ (HttpError::Rejected(..) | HttpError::Permanent(_))) => return Err(error),
+                // `NotReady` is retried here too. Callers that poll use `send_once`.
+                Err(error) => deadline.record_failure(sent_at, &error)?,
             }
-            tokio::time::sleep(pause(failures, self.wish(), luck).min(patience.left())).await;
+            tokio::time::sleep(backoff(failures, self.retry_after(), seed).min(deadline.remaining())).await;
             failures += 1;
         }
     }
 
-    /// How long it still wants to be left alone.
-    pub(crate) fn wish(&self) -> Option<Duration> {
-        self.later().map(|until| until.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
+    /// Remaining `Retry-After` delay.
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
+        self.not_before().map(|until| until.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
     }
 
-    fn later(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.later.lock().unwrap_or_else(PoisonError::into_inner)
+    fn not_before(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.not_before.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same, for an answer in JSON.
-    pub(crate) async fn json<A: DeserializeOwned>(&self, ask: &HttpRequest) -> std::result::Result<A, HttpError> {
-        let luck = Seed::new(0).child(&ask.path);
-        let mut times = 0;
+    /// Like [`send`](Self::send), and parses a JSON response.
+    pub(crate) async fn send_json<A: DeserializeOwned>(
+        &self,
+        request: &HttpRequest,
+    ) -> std::result::Result<A, HttpError> {
+        let seed = Seed::new(0).child(&request.path);
+        let mut attempts = 0;
         loop {
-            let bytes = self.ask(ask).await?;
+            let bytes = self.send(request).await?;
             let e = match serde_json::from_slice(&bytes) {
-                Ok(answer) => return Ok(answer),
+                Ok(value) => return Ok(value),
                 Err(e) => e,
             };
-            times += 1;
-            if times == UNUSABLE {
-                let text = self.hide(&String::from_utf8_lossy(&bytes));
-                let text = mage_engine::truncate_chars(&text, COMPLAINT);
-                let said = format!("unusable answer to {}, {UNUSABLE} times: {e} in `{text}`", ask.path);
-                return Err(self.hidden(HttpError::Failing(said)));
+            attempts += 1;
+            if attempts == PARSE_ATTEMPTS {
+                let text = self.redact(&String::from_utf8_lossy(&bytes));
+                let text = mage_engine::truncate_chars(&text, MAX_ERROR_CHARS);
+                let message = format!("invalid response to {}, {PARSE_ATTEMPTS} times: {e} in `{text}`", request.path);
+                return Err(self.redact_error(HttpError::ServerError(message)));
             }
-            tokio::time::sleep(pause(times - 1, None, luck)).await;
+            tokio::time::sleep(backoff(attempts - 1, None, seed)).await;
         }
     }
 
-    /// What a locked door means for whoever has a key, or none.
-    fn about_keys(&self, trouble: HttpError) -> HttpError {
-        match trouble {
-            HttpError::Refused(status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN), text) => {
+    /// Adds a hint about the API key to `401` and `403`.
+    fn add_key_hint(&self, error: HttpError) -> HttpError {
+        match error {
+            HttpError::Rejected(status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN), text) => {
                 let hint = match self.key {
-                    Some(_) => "the key it was sent is not the one it wants",
-                    None => "it wants a key: put it into the environment variable that key_env names",
+                    Some(_) => "the server does not accept this API key",
+                    None => "the server requires an API key: put it into the environment variable named by key_env",
                 };
-                HttpError::Refused(status, format!("{text} ({hint})"))
+                HttpError::Rejected(status, format!("{text} ({hint})"))
             }
             other => other,
         }
     }
 
-    /// An error about this server.
+    /// Creates an engine error for this server.
     pub(crate) fn error(&self, reason: impl AsRef<str>) -> Error {
-        Error::Engine { engine: self.address().to_owned(), reason: self.hide(reason.as_ref()) }
+        Error::Engine { engine: self.address().to_owned(), reason: self.redact(reason.as_ref()) }
     }
 
-    /// A text without the key. Whatever a server has said comes by here before it is an error or, as `notices` does the same, a
-    /// line; answers that are texts come without the key in the first place.
-    pub(crate) fn hide(&self, text: &str) -> String {
-        self.key.as_ref().map_or_else(|| text.to_owned(), |(_, key)| key.hide_in(text))
+    /// Redacts the key. All server texts pass through here before they become errors; the status log redacts lines
+    /// itself, and text responses are redacted on receipt.
+    pub(crate) fn redact(&self, text: &str) -> String {
+        self.key.as_ref().map_or_else(|| text.to_owned(), |(_, key)| key.redact(text))
     }
 
-    /// The same trouble without the key, on one line.
-    fn hidden(&self, trouble: HttpError) -> HttpError {
-        let hide = |text: String| self.hide(&text.split_whitespace().collect::<Vec<_>>().join(" "));
-        match trouble {
-            HttpError::Refused(status, text) => HttpError::Refused(status, hide(text)),
-            HttpError::NotYet(text) => HttpError::NotYet(hide(text)),
-            HttpError::Busy(text) => HttpError::Busy(hide(text)),
-            HttpError::Failing(text) => HttpError::Failing(hide(text)),
-            HttpError::Away(text) => HttpError::Away(hide(text)),
-            HttpError::Never(text) => HttpError::Never(hide(text)),
+    /// Redacts an error and puts it on one line.
+    fn redact_error(&self, error: HttpError) -> HttpError {
+        let redact = |text: String| self.redact(&text.split_whitespace().collect::<Vec<_>>().join(" "));
+        match error {
+            HttpError::Rejected(status, text) => HttpError::Rejected(status, redact(text)),
+            HttpError::NotReady(text) => HttpError::NotReady(redact(text)),
+            HttpError::Overloaded(text) => HttpError::Overloaded(redact(text)),
+            HttpError::ServerError(text) => HttpError::ServerError(redact(text)),
+            HttpError::Unreachable(text) => HttpError::Unreachable(redact(text)),
+            HttpError::Permanent(text) => HttpError::Permanent(redact(text)),
         }
     }
 }
 
-/// What a status means for whoever asked.
-fn trouble(status: StatusCode, complaint: &str) -> HttpError {
-    // FastAPI puts the reason into a field.
-    let detail = serde_json::from_str::<Value>(complaint).ok().map(|v| match &v["detail"] {
+/// Maps an error status to an error.
+fn status_error(status: StatusCode, body: &str) -> HttpError {
+    // FastAPI puts the reason into `detail`.
+    let detail = serde_json::from_str::<Value>(body).ok().map(|v| match &v["detail"] {
         Value::String(text) => text.clone(),
-        Value::Null => v["error"]["message"].as_str().unwrap_or(complaint.trim()).to_owned(),
+        Value::Null => v["error"]["message"].as_str().unwrap_or(body.trim()).to_owned(),
         other => other.to_string(),
     });
-    let text = detail.unwrap_or_else(|| complaint.trim().to_owned());
-    let text = mage_engine::truncate_chars(&text, COMPLAINT).to_string();
+    let text = detail.unwrap_or_else(|| body.trim().to_owned());
+    let text = mage_engine::truncate_chars(&text, MAX_ERROR_CHARS).to_string();
     match status {
-        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY => HttpError::NotYet(format!("{status}: {text}")),
+        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY => HttpError::NotReady(format!("{status}: {text}")),
         StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
-            // A proxy says so while the engine behind it is not there.
-            HttpError::Away(format!("{status}: {text}"))
+            // A proxy reports this while the engine behind it is down.
+            HttpError::Unreachable(format!("{status}: {text}"))
         }
-        StatusCode::TOO_MANY_REQUESTS => HttpError::Busy(format!("{status}: {text}")),
-        s if s.is_server_error() => HttpError::Failing(format!("{status}: {text}")),
+        StatusCode::TOO_MANY_REQUESTS => HttpError::Overloaded(format!("{status}: {text}")),
+        s if s.is_server_error() => HttpError::ServerError(format!("{status}: {text}")),
         s if s.is_redirection() => {
-            HttpError::Refused(s, "it sends us elsewhere; give the address it sends us to".into())
+            HttpError::Rejected(s, "the server redirects; use the address that it redirects to".into())
         }
-        s => HttpError::Refused(s, text),
+        s => HttpError::Rejected(s, text),
     }
 }
 
@@ -368,29 +375,29 @@ mod tests {
     use super::*;
     use std::sync::Mutex;
 
-    fn wire(url: &str, key: bool) -> HttpClient {
+    fn client(url: &str, key: bool) -> HttpClient {
         let key = key.then(|| ("x-api-key", ApiKey::for_test("sk-secret")));
         HttpClient::new(url, key, Timeouts::default(), StatusLog::default()).unwrap()
     }
 
     #[tokio::test]
-    async fn that_a_server_is_away_is_said_once_by_all_who_wait() {
-        let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let said = Arc::<Mutex<Vec<String>>>::default();
-        let hear = Arc::clone(&said);
-        // Worth a line after a quarter of it: somebody asks again in between, however busy this machine is.
-        let waiting = Timeouts { away: Duration::from_secs(4), ..Timeouts::default() };
-        let notices = StatusLog::to(move |line| hear.lock().unwrap().push(line.to_owned()));
-        let wire = HttpClient::new(&format!("http://{nobody}"), None, waiting, notices).unwrap();
-        let ask = HttpRequest::get("health");
-        let all = crate::join::join_all((0..8).map(|_| wire.ask(&ask))).await;
-        assert!(all.iter().all(|one| matches!(one, Err(HttpError::Away(_)))));
-        let said = said.lock().unwrap();
-        assert!(said.len() == 1 && said[0].contains("waiting for it"), "{said:?}");
+    async fn outage_is_logged_once_by_concurrent_requests() {
+        let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let log = Arc::<Mutex<Vec<String>>>::default();
+        let sink = Arc::clone(&log);
+        // The line is logged after a quarter of the timeout, so that a retry falls in between even on a slow machine.
+        let timeouts = Timeouts { outage: Duration::from_secs(4), ..Timeouts::default() };
+        let status_log = StatusLog::new(move |line| sink.lock().unwrap().push(line.to_owned()));
+        let http = HttpClient::new(&format!("http://{address}"), None, timeouts, status_log).unwrap();
+        let request = HttpRequest::get("health");
+        let all = crate::join::join_all((0..8).map(|_| http.send(&request))).await;
+        assert!(all.iter().all(|one| matches!(one, Err(HttpError::Unreachable(_)))));
+        let log = log.lock().unwrap();
+        assert!(log.len() == 1 && log[0].contains("retrying for up to"), "{log:?}");
     }
 
     #[tokio::test]
-    async fn a_server_with_too_much_to_do_is_left_alone_as_long_as_it_asks() {
+    async fn retry_after_of_an_overloaded_server_is_respected() {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -399,52 +406,58 @@ mod tests {
             for n in 0..=busy {
                 let (mut caller, _) = listener.accept().await.unwrap();
                 let _ = caller.read(&mut [0; 1024]).await.unwrap();
-                let status = if n < busy { "429 Busy\r\nretry-after: 0.1" } else { "200 Fine" };
+                let status = if n < busy { "429 Too Many Requests\r\nretry-after: 0.1" } else { "200 OK" };
                 let answer = format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
                 caller.write_all(answer.as_bytes()).await.unwrap();
             }
         });
-        let waiting = Timeouts { away: Duration::from_secs(60), ..Timeouts::default() };
-        let wire = HttpClient::new(&format!("http://{address}"), None, waiting, StatusLog::default()).unwrap();
+        let timeouts = Timeouts { outage: Duration::from_secs(60), ..Timeouts::default() };
+        let http = HttpClient::new(&format!("http://{address}"), None, timeouts, StatusLog::default()).unwrap();
         let started = Instant::now();
-        wire.ask(&HttpRequest::get("health")).await.unwrap();
+        http.send(&HttpRequest::get("health")).await.unwrap();
         assert!(started.elapsed() >= Duration::from_millis(100) * busy);
         serving.await.unwrap();
     }
 
     #[test]
-    fn engines_without_a_lock_are_warned_about_beyond_this_machine() {
-        assert_eq!(wire("http://127.0.0.1:8000", false).risk(), None);
-        assert_eq!(wire("https://engine.example", true).risk(), None);
-        assert!(wire("http://10.0.0.7:8000", false).risk().unwrap().contains("without a key"));
-        assert!(wire("http://10.0.0.7:8000", true).risk().unwrap().contains("use https"));
+    fn insecure_remote_engines_cause_a_warning() {
+        assert_eq!(client("http://127.0.0.1:8000", false).security_warning(), None);
+        assert_eq!(client("https://engine.example", true).security_warning(), None);
+        assert!(client("http://10.0.0.7:8000", false).security_warning().unwrap().contains("without an API key"));
+        assert!(client("http://10.0.0.7:8000", true).security_warning().unwrap().contains("use https"));
     }
 
     #[test]
-    fn a_locked_door_says_whether_a_key_was_sent() {
-        let refused = || trouble(StatusCode::UNAUTHORIZED, r#"{"error": "Unauthorized"}"#);
-        assert!(wire("http://127.0.0.1:1", false).about_keys(refused()).text().contains("key_env"));
-        assert!(wire("http://127.0.0.1:1", true).about_keys(refused()).text().contains("not the one it wants"));
+    fn authentication_errors_depend_on_whether_a_key_was_sent() {
+        let unauthorized = || status_error(StatusCode::UNAUTHORIZED, r#"{"error": "Unauthorized"}"#);
+        assert!(client("http://127.0.0.1:1", false).add_key_hint(unauthorized()).text().contains("key_env"));
+        assert!(
+            client("http://127.0.0.1:1", true)
+                .add_key_hint(unauthorized())
+                .text()
+                .contains("does not accept this API key")
+        );
     }
 
     #[test]
-    fn statuses_say_what_to_do() {
-        let of = |code: u16, text: &str| trouble(StatusCode::from_u16(code).unwrap(), text);
-        assert!(matches!(of(408, ""), HttpError::NotYet(_)) && matches!(of(425, ""), HttpError::NotYet(_)));
-        assert!(matches!(of(500, ""), HttpError::Failing(_)) && matches!(of(503, ""), HttpError::Away(_)));
-        assert!(matches!(of(429, ""), HttpError::Busy(_)));
-        assert_eq!(of(409, r#"{"detail": "reused"}"#), HttpError::Refused(StatusCode::CONFLICT, "reused".into()));
+    fn statuses_map_to_errors() {
+        let of = |code: u16, text: &str| status_error(StatusCode::from_u16(code).unwrap(), text);
+        assert!(matches!(of(408, ""), HttpError::NotReady(_)) && matches!(of(425, ""), HttpError::NotReady(_)));
+        assert!(matches!(of(500, ""), HttpError::ServerError(_)) && matches!(of(503, ""), HttpError::Unreachable(_)));
+        assert!(matches!(of(429, ""), HttpError::Overloaded(_)));
+        assert_eq!(of(409, r#"{"detail": "reused"}"#), HttpError::Rejected(StatusCode::CONFLICT, "reused".into()));
         assert_eq!(
             of(404, r#"{"error": {"message": "no such model"}}"#),
-            HttpError::Refused(StatusCode::NOT_FOUND, "no such model".into())
+            HttpError::Rejected(StatusCode::NOT_FOUND, "no such model".into())
         );
         let list = of(422, r#"{"detail": [{"msg": "bad"}]}"#);
         assert!(list.text().contains("bad"), "{list:?}");
     }
 
     #[test]
-    fn keys_are_taken_out_of_what_servers_say() {
-        let said = wire("http://127.0.0.1:1", true).hidden(HttpError::Away("no: sk-secret\nis wrong".into()));
-        assert_eq!(said.text(), "no: [key] is wrong");
+    fn keys_are_redacted_from_server_errors() {
+        let error =
+            client("http://127.0.0.1:1", true).redact_error(HttpError::Unreachable("no: sk-secret\nis wrong".into()));
+        assert_eq!(error.text(), "no: [key] is wrong");
     }
 }

@@ -1,38 +1,38 @@
-//! Who hears that something is being waited for?
+//! Log of connection status: what a client waits for and what it did about it.
 
 use crate::ApiKey;
 use std::{fmt, sync::Arc};
 
 type Listener = dyn Fn(&str) + Send + Sync;
 
-/// Somebody to tell, in plain words, what a connection waits for and what it did about it. Nobody unless told otherwise.
+/// Receives status lines for the user. The default discards them.
 #[derive(Clone, Default)]
 pub struct StatusLog(Option<Arc<Listener>>);
 
 impl StatusLog {
-    /// Tells `who`.
-    pub fn to(who: impl Fn(&str) + Send + Sync + 'static) -> Self {
-        StatusLog(Some(Arc::new(who)))
+    /// Sends lines to `listener`.
+    pub fn new(listener: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        StatusLog(Some(Arc::new(listener)))
     }
 
-    /// The same without a key in any line.
-    pub(crate) fn hiding(self, key: Option<&ApiKey>) -> Self {
+    /// Redacts a key from every line.
+    pub(crate) fn redacting(self, key: Option<&ApiKey>) -> Self {
         match (self.0, key.cloned()) {
-            (Some(who), Some(key)) => StatusLog::to(move |line| who(&key.hide_in(line))),
-            (who, _) => StatusLog(who),
+            (Some(listener), Some(key)) => StatusLog::new(move |line| listener(&key.redact(line))),
+            (listener, _) => StatusLog(listener),
         }
     }
 
-    /// Says a line.
-    pub fn say(&self, line: impl AsRef<str>) {
-        if let Some(who) = &self.0 {
-            who(line.as_ref());
+    /// Logs a line.
+    pub fn log(&self, line: impl AsRef<str>) {
+        if let Some(listener) = &self.0 {
+            listener(line.as_ref());
         }
     }
 }
 
 impl fmt::Debug for StatusLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "StatusLog(to somebody)" } else { "StatusLog(to nobody)" })
+        f.write_str(if self.0.is_some() { "StatusLog(enabled)" } else { "StatusLog(disabled)" })
     }
 }

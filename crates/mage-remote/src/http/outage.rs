@@ -1,7 +1,6 @@
-//! Who says that a server is away, or back?
+//! Shared outage state, so that concurrent requests log an outage and its recovery once.
 //!
-//! One of all who wait for it, once. Somebody may still hang on what was asked before it came back: that it fails later is an
-//! echo of an absence that is over, and no news.
+//! A request sent before the recovery may fail after it. Such a failure does not start a new outage.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -9,64 +8,73 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// What is known of a server's absence by all who share it.
+/// Outage state of a server, shared by all requests to it.
 #[derive(Debug, Default)]
-pub(crate) struct Outage(Mutex<Known>);
+pub(crate) struct Outage(Mutex<OutageState>);
 
 #[derive(Debug, Default)]
-struct Known {
-    /// Since when it is away, where that was said.
-    told: Option<Instant>,
-    /// When it was last said to be back.
-    back: Option<Instant>,
+struct OutageState {
+    /// Start of the outage, once logged.
+    reported_since: Option<Instant>,
+    /// Time of the last logged recovery.
+    recovered_at: Option<Instant>,
     waiting: usize,
 }
 
-/// One who waits for it. What was said is forgotten with the last of them.
+/// A request that waits for the server. When the last one is dropped, a logged outage is forgotten.
 #[derive(Debug)]
-pub(crate) struct Waiter<'o>(&'o Outage);
+pub(crate) struct OutageWaiter<'o>(&'o Outage);
 
 impl Outage {
-    /// Begins to wait.
-    pub(crate) fn wait(&self) -> Waiter<'_> {
-        self.known().waiting += 1;
-        Waiter(self)
+    /// Registers a waiting request.
+    pub(crate) fn register(&self) -> OutageWaiter<'_> {
+        self.state().waiting += 1;
+        OutageWaiter(self)
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn state(&self) -> MutexGuard<'_, OutageState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Waiter<'_> {
-    /// Whether it is for this one to say that it is away: nobody has, what was `asked` in vain is no echo, and it takes `worth` by
-    /// now. It has been wanted since `started`, and away `since`.
-    pub(crate) fn is_news(&self, started: Instant, since: Instant, asked: Instant, worth: Duration) -> bool {
-        let mut known = self.0.known();
-        let after_it_was_back = |at: Instant| known.back.map_or(at, |back| at.max(back));
-        let news =
-            known.told.is_none() && after_it_was_back(asked) == asked && after_it_was_back(started).elapsed() >= worth;
-        if news {
-            known.told = Some(after_it_was_back(since));
+impl OutageWaiter<'_> {
+    /// Whether this request is to log the outage: no other has, the failed attempt was sent at `sent_at` after the last
+    /// recovery, and the request has waited for at least `threshold`. `started` is the start of the request, `since`
+    /// its first failure.
+    pub(crate) fn should_report(
+        &self,
+        started: Instant,
+        since: Instant,
+        sent_at: Instant,
+        threshold: Duration,
+    ) -> bool {
+        let mut state = self.0.state();
+        let not_before_recovery = |at: Instant| state.recovered_at.map_or(at, |recovered| at.max(recovered));
+        let report = state.reported_since.is_none()
+            && not_before_recovery(sent_at) == sent_at
+            && not_before_recovery(started).elapsed() >= threshold;
+        if report {
+            state.reported_since = Some(not_before_recovery(since));
         }
-        news
+        report
     }
 
-    /// It has answered: how long it was away, where that was said and this one is the first to see it back.
-    pub(crate) fn is_over(&self) -> Option<Duration> {
-        let mut known = self.0.known();
-        let since = known.told.take()?;
-        known.back = Some(Instant::now());
+    /// Called when the server responds. Returns the duration of a logged outage to the first request that sees the
+    /// recovery.
+    pub(crate) fn report_recovery(&self) -> Option<Duration> {
+        let mut state = self.0.state();
+        let since = state.reported_since.take()?;
+        state.recovered_at = Some(Instant::now());
         Some(since.elapsed())
     }
 }
 
-impl Drop for Waiter<'_> {
+impl Drop for OutageWaiter<'_> {
     fn drop(&mut self) {
-        let mut known = self.0.known();
-        known.waiting -= 1;
-        if known.waiting == 0 {
-            known.told = None;
+        let mut state = self.0.state();
+        state.waiting -= 1;
+        if state.waiting == 0 {
+            state.reported_since = None;
         }
     }
 }
@@ -87,72 +95,75 @@ mod tests {
     }
 
     #[test]
-    fn one_says_it_and_echoes_are_no_news() {
+    fn outage_is_reported_once_and_late_failures_do_not_restart_it() {
         let (outage, then) = (Outage::default(), long_ago());
-        let (first, hanging) = (outage.wait(), outage.wait());
-        assert!(!first.is_news(then, then, then, LONG * 100), "too early");
-        assert!(first.is_news(then, then, then, LONG));
-        assert!(!hanging.is_news(then, then, then, LONG), "it was said");
-        assert!(first.is_over().is_some_and(|away| away > LONG));
-        assert!(!hanging.is_news(then, then, then, Duration::ZERO), "asked before it was back");
-        assert_eq!(hanging.is_over(), None, "that was said too");
-        // It goes away again: that is news once it lasts.
-        let asked = Instant::now();
-        assert!(!hanging.is_news(then, then, asked, LONG), "it was back just now");
-        assert!(hanging.is_news(then, then, asked, Duration::ZERO));
-        assert!(hanging.is_over().is_some_and(|away| away < LONG), "since it was last back");
+        let (first, hanging) = (outage.register(), outage.register());
+        assert!(!first.should_report(then, then, then, LONG * 100), "too early");
+        assert!(first.should_report(then, then, then, LONG));
+        assert!(!hanging.should_report(then, then, then, LONG), "already reported");
+        assert!(first.report_recovery().is_some_and(|duration| duration > LONG));
+        assert!(!hanging.should_report(then, then, then, Duration::ZERO), "sent before the recovery");
+        assert_eq!(hanging.report_recovery(), None, "recovery already reported");
+        // A new outage is logged once it lasts.
+        let sent_at = Instant::now();
+        assert!(!hanging.should_report(then, then, sent_at, LONG), "it recovered just now");
+        assert!(hanging.should_report(then, then, sent_at, Duration::ZERO));
+        assert!(hanging.report_recovery().is_some_and(|duration| duration < LONG), "counted from the last recovery");
     }
 
     #[test]
-    fn who_gives_up_says_nothing_anew_while_others_wait() {
+    fn abandoned_request_does_not_reset_a_reported_outage() {
         let (outage, then) = (Outage::default(), long_ago());
-        let (first, second) = (outage.wait(), outage.wait());
-        assert!(first.is_news(then, then, then, LONG));
+        let (first, second) = (outage.register(), outage.register());
+        assert!(first.should_report(then, then, then, LONG));
         drop(first);
-        assert!(!second.is_news(then, then, then, LONG), "it was said, and is still so");
+        assert!(!second.should_report(then, then, then, LONG), "still the reported outage");
         drop(second);
-        // Nobody is left who could say that it is back: the next to wait says that it is away.
-        assert!(outage.wait().is_news(then, then, then, LONG));
+        // No request is left to log the recovery, so the next one logs the outage again.
+        assert!(outage.register().should_report(then, then, then, LONG));
     }
 
-    /// Answers as a server of the engines does.
-    async fn answer(mut stream: tokio::net::TcpStream) {
+    /// Sends an empty JSON object.
+    async fn respond(mut stream: tokio::net::TcpStream) {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let _ = stream.read(&mut [0; 1024]).await;
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}").await;
     }
 
     #[tokio::test]
-    async fn that_a_server_is_back_is_said_once_though_some_still_hang_on_it() {
+    async fn recovery_is_logged_once_while_old_requests_still_hang() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let said = Arc::<Mutex<Vec<String>>>::default();
-        let hear = Arc::clone(&said);
-        // Whoever comes before it was said to be away hangs for good; whoever comes later is answered.
+        let log = Arc::<Mutex<Vec<String>>>::default();
+        let sink = Arc::clone(&log);
+        // Connections before the outage is logged hang; later ones get a response.
         let server = tokio::spawn(async move {
             let mut hanging = Vec::new();
             while let Ok((stream, _)) = listener.accept().await {
-                if hear.lock().unwrap().is_empty() {
+                if sink.lock().unwrap().is_empty() {
                     hanging.push(stream);
                 } else {
-                    tokio::spawn(answer(stream));
+                    tokio::spawn(respond(stream));
                 }
             }
         });
-        let hear = Arc::clone(&said);
-        let notices = StatusLog::to(move |line| hear.lock().unwrap().push(line.to_owned()));
-        let waiting =
-            Timeouts { attempt: Duration::from_millis(300), away: Duration::from_secs(1), ..Timeouts::default() };
-        let wire = HttpClient::new(&format!("http://{address}"), None, waiting, notices).unwrap();
-        let ask = HttpRequest::get("health");
-        // One after the other, so that most hang on what they asked before the first sees it back.
+        let sink = Arc::clone(&log);
+        let status_log = StatusLog::new(move |line| sink.lock().unwrap().push(line.to_owned()));
+        let timeouts =
+            Timeouts { attempt: Duration::from_millis(300), outage: Duration::from_secs(1), ..Timeouts::default() };
+        let http = HttpClient::new(&format!("http://{address}"), None, timeouts, status_log).unwrap();
+        let request = HttpRequest::get("health");
+        // Staggered, so that most requests hang when the first sees the recovery.
         let all = crate::join::join_all((0..12).map(async |i| {
             tokio::time::sleep(Duration::from_millis(25) * i).await;
-            wire.ask(&ask).await
+            http.send(&request).await
         }));
         assert!(all.await.iter().all(Result::is_ok));
         server.abort();
-        let said = said.lock().unwrap();
-        assert!(said.len() == 2 && said[0].contains("waiting for it") && said[1].contains("is back after"), "{said:?}");
+        let log = log.lock().unwrap();
+        assert!(
+            log.len() == 2 && log[0].contains("retrying for up to") && log[1].contains("is available again"),
+            "{log:?}"
+        );
     }
 }

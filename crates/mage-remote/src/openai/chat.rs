@@ -1,8 +1,8 @@
-//! How does a conversation go over the wire?
+//! Client of `POST /v1/chat/completions`.
 //!
-//! `POST /v1/chat/completions`. Thoughts that a server hands back beside the answer (`reasoning_content`, `reasoning`) are put
-//! before it between `<think>` and `</think>`, where a model's own template would have left them, so that everybody behind
-//! us reads one form. An answer that was cut off while thinking has no `</think>`.
+//! Thinking that a server returns separately (`reasoning_content`, `reasoning`) is prepended between `<think>` and
+//! `</think>`, where the model's own template would have left it. A completion that was cut off while thinking has no
+//! `</think>`.
 
 use super::OpenAiClient;
 use mage_engine::{
@@ -19,28 +19,28 @@ pub struct RemoteChat {
 }
 
 impl RemoteChat {
-    /// Asks through `client`.
+    /// Sends requests through `client`.
     pub fn new(client: OpenAiClient) -> Self {
         RemoteChat { client }
     }
 
-    /// What it asks through.
+    /// The client.
     pub fn client(&self) -> &OpenAiClient {
         &self.client
     }
 
-    /// The request's body.
+    /// Request body.
     fn body(&self, request: &ChatRequest) -> Result<Map<String, Value>> {
         if request.allowed_completions.is_some() {
             return Err(Error::unsupported(
-                "constrain answers over a chat endpoint",
-                "servers do not agree on how; play without masks",
+                "constrain completions of a chat endpoint",
+                "there is no common protocol; disable action masks",
             ));
         }
         let params = &request.params;
         params.check()?;
         if !params.stop_ids.is_empty() {
-            return Err(Error::unsupported("stop at token ids over a chat endpoint", "give texts to stop at"));
+            return Err(Error::unsupported("stop at token ids on a chat endpoint", "use stop texts"));
         }
         let endpoint = self.client.endpoint();
         let messages: Vec<Value> = request
@@ -56,32 +56,32 @@ impl RemoteChat {
             })
             .collect();
         let mut body = Map::new();
-        let mut put = |key: &str, value: Value| body.insert(key.to_owned(), value);
-        put("model", json!(endpoint.model));
-        put("messages", json!(messages));
-        put("max_tokens", json!(params.max_tokens));
-        put("temperature", number(params.temperature));
-        put("top_p", number(params.top_p));
-        // Servers hold seeds in anything from 32 signed bits up.
-        put("seed", json!(params.seed >> 33));
-        put("stream", json!(false));
+        let mut set = |key: &str, value: Value| body.insert(key.to_owned(), value);
+        set("model", json!(endpoint.model));
+        set("messages", json!(messages));
+        set("max_tokens", json!(params.max_tokens));
+        set("temperature", number(params.temperature));
+        set("top_p", number(params.top_p));
+        // Some servers store seeds in 32 signed bits.
+        set("seed", json!(params.seed >> 33));
+        set("stream", json!(false));
         if params.top_k > 0 {
-            put("top_k", json!(params.top_k));
+            set("top_k", json!(params.top_k));
         }
         if params.min_p > 0.0 {
-            put("min_p", number(params.min_p));
+            set("min_p", number(params.min_p));
         }
         if !params.stop_texts.is_empty() {
-            put("stop", json!(params.stop_texts));
+            set("stop", json!(params.stop_texts));
         }
-        if endpoint.say_thinking {
-            put("chat_template_kwargs", json!({"enable_thinking": request.thinking == Thinking::On}));
+        if endpoint.send_thinking {
+            set("chat_template_kwargs", json!({"enable_thinking": request.thinking == Thinking::On}));
         }
         Ok(body)
     }
 }
 
-/// 0.7 as 0.7, not as the nearest double to the nearest float.
+/// Serialises 0.7 as 0.7, not as the double nearest to the float.
 fn number(x: f32) -> Value {
     x.to_string().parse::<f64>().map_or(Value::Null, |x| json!(x))
 }
@@ -90,27 +90,27 @@ impl ChatPolicy for RemoteChat {
     fn complete(&self, request: ChatRequest) -> BoxFuture<'_, Result<ChatCompletion>> {
         Box::pin(async move {
             let body = self.body(&request)?;
-            self.client.post("chat/completions", body, Seed::new(request.params.seed), read).await
+            self.client.post("chat/completions", body, Seed::new(request.params.seed), parse_response).await
         })
     }
 }
 
 #[derive(Deserialize)]
-struct Completion {
-    choices: Vec<Choice>,
+struct ChatResponse {
+    choices: Vec<ChatChoice>,
     #[serde(default)]
-    usage: Option<Counts>,
+    usage: Option<UsageField>,
 }
 
 #[derive(Deserialize)]
-struct Choice {
-    message: Said,
+struct ChatChoice {
+    message: ResponseMessage,
     #[serde(default)]
     finish_reason: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct Said {
+struct ResponseMessage {
     #[serde(default)]
     content: Option<String>,
     #[serde(default)]
@@ -120,30 +120,30 @@ struct Said {
 }
 
 #[derive(Deserialize)]
-struct Counts {
+struct UsageField {
     #[serde(default)]
     prompt_tokens: u64,
     #[serde(default)]
     completion_tokens: u64,
 }
 
-fn read(completion: Completion) -> std::result::Result<(ChatCompletion, ChatUsage), String> {
-    let choice = completion.choices.into_iter().next().ok_or("it has no choices")?;
+fn parse_response(response: ChatResponse) -> std::result::Result<(ChatCompletion, ChatUsage), String> {
+    let choice = response.choices.into_iter().next().ok_or("no choices in the response")?;
     let finish = match choice.finish_reason.as_deref() {
         Some("length") => FinishReason::Length,
         _ => FinishReason::Stop,
     };
-    let said = choice.message;
-    let thoughts = said.reasoning_content.or(said.reasoning).filter(|t| !t.trim().is_empty());
-    let content = said.content.unwrap_or_default();
-    let text = match thoughts {
+    let message = choice.message;
+    let thinking = message.reasoning_content.or(message.reasoning).filter(|t| !t.trim().is_empty());
+    let content = message.content.unwrap_or_default();
+    let text = match thinking {
         None => content,
-        Some(thoughts) if content.is_empty() && finish == FinishReason::Length => format!("<think>\n{thoughts}"),
-        Some(thoughts) => format!("<think>\n{}\n</think>\n\n{content}", thoughts.trim()),
+        Some(thinking) if content.is_empty() && finish == FinishReason::Length => format!("<think>\n{thinking}"),
+        Some(thinking) => format!("<think>\n{}\n</think>\n\n{content}", thinking.trim()),
     };
-    let counts = completion.usage.unwrap_or(Counts { prompt_tokens: 0, completion_tokens: 0 });
+    let counts = response.usage.unwrap_or(UsageField { prompt_tokens: 0, completion_tokens: 0 });
     let usage = ChatUsage { prompt_tokens: counts.prompt_tokens, completion_tokens: counts.completion_tokens };
-    let answer = ChatCompletion {
+    let completion = ChatCompletion {
         text,
         finish,
         prompt_tokens: Vec::new(),
@@ -152,7 +152,7 @@ fn read(completion: Completion) -> std::result::Result<(ChatCompletion, ChatUsag
         weights: None,
         usage,
     };
-    Ok((answer, usage))
+    Ok((completion, usage))
 }
 
 #[cfg(test)]
@@ -161,39 +161,39 @@ mod tests {
     use super::*;
     use mage_engine::{ChatMessage, SamplingParams};
 
-    fn answer(json: Value) -> std::result::Result<(ChatCompletion, ChatUsage), String> {
-        read(serde_json::from_value(json).unwrap())
+    fn parse(json: Value) -> std::result::Result<(ChatCompletion, ChatUsage), String> {
+        parse_response(serde_json::from_value(json).unwrap())
     }
 
     #[test]
-    fn thoughts_stand_before_the_answer_in_one_form() {
-        let say = |message: Value, finish: &str| {
-            answer(json!({"choices": [{"message": message, "finish_reason": finish}]})).unwrap().0
+    fn thinking_precedes_the_completion_in_one_form() {
+        let respond = |message: Value, finish: &str| {
+            parse(json!({"choices": [{"message": message, "finish_reason": finish}]})).unwrap().0
         };
-        assert_eq!(say(json!({"content": "BET"}), "stop").text, "BET");
-        assert_eq!(say(json!({"content": "<think>x</think>BET"}), "stop").text, "<think>x</think>BET");
+        assert_eq!(respond(json!({"content": "BET"}), "stop").text, "BET");
+        assert_eq!(respond(json!({"content": "<think>x</think>BET"}), "stop").text, "<think>x</think>BET");
         for field in ["reasoning_content", "reasoning"] {
-            let said = say(json!({"content": "BET", field: " hm\n"}), "stop");
-            assert_eq!(said.text, "<think>\nhm\n</think>\n\nBET");
-            let cut = say(json!({"content": null, field: "hm"}), "length");
+            let with_thinking = respond(json!({"content": "BET", field: " hm\n"}), "stop");
+            assert_eq!(with_thinking.text, "<think>\nhm\n</think>\n\nBET");
+            let cut = respond(json!({"content": null, field: "hm"}), "length");
             assert_eq!((cut.text.as_str(), cut.finish), ("<think>\nhm", FinishReason::Length));
         }
-        assert_eq!(say(json!({"content": "BET", "reasoning": ""}), "tool_calls").text, "BET");
+        assert_eq!(respond(json!({"content": "BET", "reasoning": ""}), "tool_calls").text, "BET");
     }
 
     #[test]
-    fn counts_are_taken_over() {
+    fn token_usage_is_read() {
         let json = json!({"choices": [{"message": {"content": ""}}],
             "usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}});
-        assert_eq!(answer(json).unwrap().1, ChatUsage { prompt_tokens: 7, completion_tokens: 3 });
-        assert!(answer(json!({"choices": []})).is_err());
+        assert_eq!(parse(json).unwrap().1, ChatUsage { prompt_tokens: 7, completion_tokens: 3 });
+        assert!(parse(json!({"choices": []})).is_err());
     }
 
     #[test]
-    fn requests_say_what_was_asked_and_no_more() {
-        let chat = |say_thinking| {
+    fn request_body_has_only_the_fields_that_are_set() {
+        let chat = |send_thinking| {
             let mut endpoint = Endpoint::new("http://127.0.0.1:1", "m").unwrap();
-            endpoint.say_thinking = say_thinking;
+            endpoint.send_thinking = send_thinking;
             RemoteChat::new(OpenAiClient::new(endpoint).unwrap())
         };
         let mut request = ChatRequest {
@@ -209,6 +209,6 @@ mod tests {
         let body = chat(true).body(&request).unwrap();
         assert_eq!((&body["top_k"], &body["chat_template_kwargs"]["enable_thinking"]), (&json!(20), &json!(true)));
         request.allowed_completions = Some(vec!["BET".to_owned()]);
-        assert!(chat(true).body(&request).unwrap_err().to_string().contains("without masks"));
+        assert!(chat(true).body(&request).unwrap_err().to_string().contains("disable action masks"));
     }
 }

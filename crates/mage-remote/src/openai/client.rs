@@ -1,13 +1,12 @@
-//! How does a request survive a network?
+//! HTTP client of an OpenAI-compatible endpoint, with bounded concurrency and retries.
 //!
-//! At most so many are under way at once. What may pass by itself is tried again until the deadline: lost and refused
-//! connections, timeouts, `429`, `5xx`, answers that are no JSON. Any other refusal is the caller's to mend and comes back
-//! at once.
+//! Failures that may pass are retried until the deadline: lost and refused connections, timeouts, `429`, `5xx`,
+//! responses that are not JSON. Any other rejection fails at once.
 
 use crate::{
     Endpoint, UsageTracker,
-    http::retry::{pause, retry_after},
-    http::tls::for_good,
+    http::retry::{backoff, parse_retry_after},
+    http::tls::permanent_failure,
 };
 use mage_engine::{ChatUsage, Error, Result};
 use mage_rng::Seed;
@@ -23,65 +22,65 @@ use tokio::{
     time::{Instant, sleep_until, timeout_at},
 };
 
-/// How much of a server's complaint is repeated.
-const COMPLAINT: usize = 300;
+/// Characters of a server's error text that are quoted.
+const MAX_ERROR_CHARS: usize = 300;
 
-/// A connection to an endpoint, shared by all who ask it. Its futures need a tokio runtime with timers and sockets.
+/// Client of an endpoint; clones share its concurrency limit. Needs a tokio runtime with timers and I/O.
 #[derive(Clone, Debug)]
 pub struct OpenAiClient {
     endpoint: Arc<Endpoint>,
     http: reqwest::Client,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     usage: Arc<UsageTracker>,
 }
 
-/// What an attempt came to, if not to an answer.
-enum Failure {
-    /// It may pass.
-    Passing { problem: String, wish: Option<Duration> },
-    /// It will not.
-    Final(String),
+/// Failure of an attempt.
+enum AttemptError {
+    /// May pass.
+    Transient { problem: String, retry_after: Option<Duration> },
+    /// Permanent.
+    Permanent(String),
 }
 
 impl OpenAiClient {
-    /// Makes ready to ask; nothing is sent.
+    /// Creates a client; nothing is sent.
     pub fn new(endpoint: Endpoint) -> Result<Self> {
-        let patience = endpoint.patience;
-        if patience.in_flight == 0 || patience.attempt.is_zero() || patience.deadline.is_zero() {
-            return Err(Error::invalid("endpoint", "requests in flight and times to wait must be above 0"));
+        let limits = endpoint.limits;
+        if limits.max_in_flight == 0 || limits.attempt_timeout.is_zero() || limits.deadline.is_zero() {
+            return Err(Error::invalid("endpoint", "max_in_flight and timeouts must be above 0"));
         }
-        // Whoever was first has decided; there is only one kind in this program.
+        // An error means that a provider is installed already; this program uses only one.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut http = reqwest::Client::builder()
-            // A server that sends us elsewhere would get our prompts and key sent there too.
+            // A redirect would send prompts and key to another server.
             .redirect(reqwest::redirect::Policy::none())
-            .pool_max_idle_per_host(patience.in_flight)
+            .pool_max_idle_per_host(limits.max_in_flight)
             .user_agent(concat!("mage/", env!("CARGO_PKG_VERSION")));
-        if endpoint.is_here() {
+        if endpoint.is_loopback() {
             http = http.no_proxy();
         }
         let http = http.build().map_err(|e| Error::invalid("endpoint", e.to_string()))?;
-        let places = Arc::new(Semaphore::new(patience.in_flight.min(Semaphore::MAX_PERMITS)));
-        Ok(OpenAiClient { endpoint: Arc::new(endpoint), http, places, usage: Arc::default() })
+        let permits = Arc::new(Semaphore::new(limits.max_in_flight.min(Semaphore::MAX_PERMITS)));
+        Ok(OpenAiClient { endpoint: Arc::new(endpoint), http, permits, usage: Arc::default() })
     }
 
-    /// Whom it asks.
+    /// The endpoint.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// What has been spent so far.
+    /// Request and token counts.
     pub fn usage(&self) -> &Arc<UsageTracker> {
         &self.usage
     }
 
-    /// Posts `body` with the endpoint's extra fields to `path` until there is an answer that `read` can use, or there is no
-    /// point. `luck` keeps requests that failed together from coming back together.
+    /// Posts `body` with the endpoint's extra fields to `path` until a response that `read` accepts, a permanent
+    /// failure, or the deadline. `seed` determines the retry jitter.
     pub(crate) async fn post<A: DeserializeOwned, T>(
         &self,
         path: &str,
         mut body: Map<String, Value>,
-        luck: Seed,
+        seed: Seed,
         read: impl Fn(A) -> std::result::Result<(T, ChatUsage), String>,
     ) -> Result<T> {
         for (key, value) in &self.endpoint.extra {
@@ -91,91 +90,95 @@ impl OpenAiClient {
             };
         }
         let body = Value::Object(body).to_string();
-        let place = self.places.acquire().await;
-        let deadline = Instant::now() + self.endpoint.patience.deadline;
+        let permit = self.permits.acquire().await;
+        let deadline = Instant::now() + self.endpoint.limits.deadline;
         let mut failures = 0;
         let problem = loop {
-            let attempt = deadline.min(Instant::now() + self.endpoint.patience.attempt);
+            let attempt = deadline.min(Instant::now() + self.endpoint.limits.attempt_timeout);
             let outcome = timeout_at(attempt, self.attempt(path, &body)).await;
-            let late = || Failure::Passing {
-                problem: format!("no answer within {:.1} s", self.endpoint.patience.attempt.as_secs_f64()),
-                wish: None,
+            let timed_out = || AttemptError::Transient {
+                problem: format!("no response within {:.1} s", self.endpoint.limits.attempt_timeout.as_secs_f64()),
+                retry_after: None,
             };
-            let answer = outcome.unwrap_or_else(|_| Err(late())).and_then(|text| {
-                let unusable = |e: String| Failure::Passing { problem: format!("unusable answer: {e}"), wish: None };
-                let parsed: A = serde_json::from_str(&text).map_err(|e| unusable(e.to_string()))?;
-                read(parsed).map_err(unusable)
+            let result = outcome.unwrap_or_else(|_| Err(timed_out())).and_then(|text| {
+                let invalid = |e: String| AttemptError::Transient {
+                    problem: format!("invalid response: {e}"),
+                    retry_after: None,
+                };
+                let parsed: A = serde_json::from_str(&text).map_err(|e| invalid(e.to_string()))?;
+                read(parsed).map_err(invalid)
             });
-            let (problem, wish) = match answer {
-                Ok((answer, usage)) => {
+            let (problem, retry_after) = match result {
+                Ok((value, usage)) => {
                     self.usage.count_success(usage);
-                    return Ok(answer);
+                    return Ok(value);
                 }
-                Err(Failure::Final(problem)) => break problem,
-                Err(Failure::Passing { problem, wish }) => (problem, wish),
+                Err(AttemptError::Permanent(problem)) => break problem,
+                Err(AttemptError::Transient { problem, retry_after }) => (problem, retry_after),
             };
-            let again = Instant::now() + pause(failures, wish, luck);
+            let retry_at = Instant::now() + backoff(failures, retry_after, seed);
             failures += 1;
-            if again >= deadline {
-                let limit = self.endpoint.patience.deadline.as_secs_f64();
+            if retry_at >= deadline {
+                let limit = self.endpoint.limits.deadline.as_secs_f64();
                 break format!("{problem} (gave up after {failures} attempts; the deadline is {limit:.1} s)");
             }
-            sleep_until(again).await;
+            sleep_until(retry_at).await;
             self.usage.count_retry();
         };
-        drop(place);
+        drop(permit);
         self.usage.count_failure();
-        Err(Error::Engine { engine: self.endpoint.address().to_owned(), reason: self.hidden(&problem) })
+        Err(Error::Engine { engine: self.endpoint.address().to_owned(), reason: self.redact(&problem) })
     }
 
     /// Sends a request once.
-    async fn attempt(&self, path: &str, body: &str) -> std::result::Result<String, Failure> {
+    async fn attempt(&self, path: &str, body: &str) -> std::result::Result<String, AttemptError> {
         let mut request = self
             .http
-            .post(self.endpoint.at(path))
+            .post(self.endpoint.url(path))
             .header(header::CONTENT_TYPE, "application/json")
             .body(body.to_owned());
         if let Some(key) = &self.endpoint.key {
-            let mut value = header::HeaderValue::from_str(&key.bearer())
-                .map_err(|_| Failure::Final("the key cannot be sent in a header".to_owned()))?;
+            let mut value = header::HeaderValue::from_str(&key.bearer_header())
+                .map_err(|_| AttemptError::Permanent("the API key is not valid in an HTTP header".to_owned()))?;
             value.set_sensitive(true);
             request = request.header(header::AUTHORIZATION, value);
         }
-        let lost = |e: reqwest::Error| match for_good(&e) {
-            Some(problem) => Failure::Final(problem),
-            None => Failure::Passing { problem: causes(&e), wish: None },
+        let connection_error = |e: reqwest::Error| match permanent_failure(&e) {
+            Some(problem) => AttemptError::Permanent(problem),
+            None => AttemptError::Transient { problem: error_chain(&e), retry_after: None },
         };
-        let response = request.send().await.map_err(lost)?;
+        let response = request.send().await.map_err(connection_error)?;
         let status = response.status();
         if status.is_success() {
-            return response.text().await.map_err(lost);
+            return response.text().await.map_err(connection_error);
         }
-        let wish = response.headers().get(header::RETRY_AFTER).and_then(|h| h.to_str().ok());
-        let wish = wish.and_then(|h| retry_after(h, SystemTime::now()));
-        // The complaint is worth reading, but not worth another failure.
-        // Hidden before it is cut: half a key is too much.
-        let complaint = self.hidden(&response.text().await.unwrap_or_default());
-        let complaint = mage_engine::truncate_chars(&complaint, COMPLAINT);
-        let problem = format!("{status}: {complaint}");
+        let retry_after = response.headers().get(header::RETRY_AFTER).and_then(|h| h.to_str().ok());
+        let retry_after = retry_after.and_then(|h| parse_retry_after(h, SystemTime::now()));
+        // The error text is optional, so reading it must not fail. Redact before truncating: half a key is too much.
+        let body = self.redact(&response.text().await.unwrap_or_default());
+        let body = mage_engine::truncate_chars(&body, MAX_ERROR_CHARS);
+        let problem = format!("{status}: {body}");
         match status {
-            StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => Err(Failure::Passing { problem, wish }),
-            s if s.is_server_error() => Err(Failure::Passing { problem, wish }),
-            s if s.is_redirection() => {
-                Err(Failure::Final(format!("{status}: it sends us elsewhere; give the address it sends us to")))
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => {
+                Err(AttemptError::Transient { problem, retry_after })
             }
-            _ => Err(Failure::Final(problem)),
+            s if s.is_server_error() => Err(AttemptError::Transient { problem, retry_after }),
+            s if s.is_redirection() => Err(AttemptError::Permanent(format!(
+                "{status}: the server redirects; use the address that it redirects to"
+            ))),
+            _ => Err(AttemptError::Permanent(problem)),
         }
     }
 
-    /// A text without the key, on one line.
-    fn hidden(&self, text: &str) -> String {
+    /// Redacts the key and puts the text on one line.
+    fn redact(&self, text: &str) -> String {
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        self.endpoint.key.as_ref().map_or_else(|| text.clone(), |key| key.hide_in(&text))
+        self.endpoint.key.as_ref().map_or_else(|| text.clone(), |key| key.redact(&text))
     }
 }
 
-/// An error with what led to it: the outermost says only that something failed.
-pub(crate) fn causes(e: &reqwest::Error) -> String {
+/// The error with its chain of causes; the outermost alone says only that a request failed.
+pub(crate) fn error_chain(e: &reqwest::Error) -> String {
     let mut text = e.to_string();
     let mut cause = std::error::Error::source(e);
     while let Some(e) = cause {

@@ -1,4 +1,4 @@
-//! OpenAiClient of `POST /v1/embeddings`.
+//! Client of `POST /v1/embeddings`.
 //!
 //! Vectors are cached by text, because a memory compares the same few texts repeatedly.
 
@@ -13,8 +13,8 @@ use std::{
 };
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-/// How many texts one request carries.
-const BATCH: usize = 64;
+/// Texts per request.
+const BATCH_SIZE: usize = 64;
 
 /// An embedding model behind an endpoint.
 ///
@@ -23,7 +23,7 @@ pub struct RemoteEmbeddings {
     client: OpenAiClient,
     runtime: Handle,
     id: String,
-    known: Mutex<HashMap<String, Arc<[f32]>>>,
+    cache: Mutex<HashMap<String, Arc<[f32]>>>,
 }
 
 impl RemoteEmbeddings {
@@ -33,7 +33,7 @@ impl RemoteEmbeddings {
             return Err(Error::invalid("runtime", "embeddings need a multi-threaded runtime"));
         }
         let id = format!("{} at {}", client.endpoint().model, client.endpoint().address());
-        Ok(RemoteEmbeddings { client, runtime, id, known: Mutex::default() })
+        Ok(RemoteEmbeddings { client, runtime, id, cache: Mutex::default() })
     }
 
     /// The model and address, to identify the embeddings in a method's hash.
@@ -43,16 +43,16 @@ impl RemoteEmbeddings {
 
     /// One vector per text, all of the same length.
     pub fn embed(&self, texts: &[&str]) -> Result<Vec<Arc<[f32]>>> {
-        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut missing: Vec<&str> = texts.iter().copied().filter(|t| !known().contains_key(*t)).collect();
+        let cache = || self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut missing: Vec<&str> = texts.iter().copied().filter(|t| !cache().contains_key(*t)).collect();
         missing.sort_unstable();
         missing.dedup();
-        for batch in missing.chunks(BATCH) {
+        for batch in missing.chunks(BATCH_SIZE) {
             let found = tokio::task::block_in_place(|| self.runtime.block_on(self.request(batch)))?;
-            known().extend(batch.iter().map(|t| (*t).to_owned()).zip(found.into_iter().map(Arc::from)));
+            cache().extend(batch.iter().map(|t| (*t).to_owned()).zip(found.into_iter().map(Arc::from)));
         }
-        let known = known();
-        Ok(texts.iter().map(|t| Arc::clone(&known[*t])).collect())
+        let cache = cache();
+        Ok(texts.iter().map(|t| Arc::clone(&cache[*t])).collect())
     }
 
     async fn request(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>> {
@@ -60,44 +60,44 @@ impl RemoteEmbeddings {
         body.insert("model".to_owned(), json!(self.client.endpoint().model));
         body.insert("input".to_owned(), json!(texts));
         body.insert("encoding_format".to_owned(), json!("float"));
-        let wanted = texts.len();
+        let expected = texts.len();
         let seed = Seed::new(0).child(texts.first().copied().unwrap_or_default());
         self.client
-            .post("embeddings", body, seed, |answer: Embedded| {
-                let mut all = vec![Vec::new(); wanted];
-                for one in answer.data {
-                    let place = all.get_mut(one.index).ok_or("the response has more vectors than requested")?;
-                    if one.embedding.iter().any(|x| !x.is_finite()) {
+            .post("embeddings", body, seed, |response: EmbeddingsResponse| {
+                let mut all = vec![Vec::new(); expected];
+                for item in response.data {
+                    let vector = all.get_mut(item.index).ok_or("the response has more vectors than requested")?;
+                    if item.embedding.iter().any(|x| !x.is_finite()) {
                         return Err("a vector has non-finite values".to_owned());
                     }
-                    *place = one.embedding;
+                    *vector = item.embedding;
                 }
                 let length = all.first().map_or(0, Vec::len);
                 if length == 0 || all.iter().any(|v| v.len() != length) {
                     return Err("vectors are missing, empty, or of different lengths".to_owned());
                 }
-                let read = answer.usage.map_or(0, |u| u.prompt_tokens);
-                Ok((all, ChatUsage { prompt_tokens: read, completion_tokens: 0 }))
+                let prompt_tokens = response.usage.map_or(0, |u| u.prompt_tokens);
+                Ok((all, ChatUsage { prompt_tokens, completion_tokens: 0 }))
             })
             .await
     }
 }
 
 #[derive(Deserialize)]
-struct Embedded {
-    data: Vec<One>,
+struct EmbeddingsResponse {
+    data: Vec<EmbeddingItem>,
     #[serde(default)]
-    usage: Option<Counts>,
+    usage: Option<EmbeddingsUsage>,
 }
 
 #[derive(Deserialize)]
-struct One {
+struct EmbeddingItem {
     index: usize,
     embedding: Vec<f32>,
 }
 
 #[derive(Deserialize)]
-struct Counts {
+struct EmbeddingsUsage {
     #[serde(default)]
     prompt_tokens: u64,
 }

@@ -12,4 +12,4 @@ pub use embeddings::RemoteEmbeddings;
 pub use endpoint::{Endpoint, RequestLimits};
 pub use usage::{TokenPrices, UsageTotals, UsageTracker};
 
-pub(crate) use client::causes;
+pub(crate) use client::error_chain;

@@ -1,7 +1,7 @@
-//! How does an adapter come out of what a server packed?
+//! Extraction of an adapter from a server's archive.
 //!
-//! Only the two files of an adapter are taken, by name, whatever the archive says of places. `target_modules`, which SkyRL
-//! leaves empty, is filled in from the tensors that are there: PEFT would take its own default and say nothing.
+//! Only the two files of an adapter are extracted, by file name, whatever paths the archive contains. SkyRL leaves
+//! `target_modules` empty; it is filled in from the tensors, since PEFT would silently use its own default.
 
 use flate2::read::GzDecoder;
 use mage_engine::{Error, Result};
@@ -14,16 +14,16 @@ use std::{
 
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
-/// How a tight archive begins.
+/// Magic bytes of gzip.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
-/// No header of names is longer.
-const LONGEST_HEADER: u64 = 64 << 20;
+/// Maximum size of a safetensors header.
+const MAX_HEADER_BYTES: u64 = 64 << 20;
 
-/// Unpacks an adapter into `dir`, which may exist. `base` is the model it belongs to, as its folder should name it.
-pub(super) fn unpack(packed: &[u8], dir: &Path, base: &str) -> Result<()> {
+/// Extracts an adapter into `dir`, which may exist. `base` is the base model named in its config.
+pub(super) fn unpack_adapter(packed: &[u8], dir: &Path, base: &str) -> Result<()> {
     let wrong = |problem: String| Error::invalid("adapter archive", problem);
     std::fs::create_dir_all(dir).map_err(Error::write(dir))?;
-    // The JAX backend packs tightly, the GPU backends do not.
+    // The JAX backend compresses with gzip, the GPU backends do not.
     let reader: Box<dyn Read> = match packed.starts_with(&GZIP) {
         true => Box::new(GzDecoder::new(packed)),
         false => Box::new(packed),
@@ -35,52 +35,52 @@ pub(super) fn unpack(packed: &[u8], dir: &Path, base: &str) -> Result<()> {
         let name = entry.path().ok().and_then(|p| p.file_name().map(|n| n.to_string_lossy().into_owned()));
         let Some(at) = [CONFIG, WEIGHTS].iter().position(|n| name.as_deref() == Some(*n)) else { continue };
         if !entry.header().entry_type().is_file() {
-            return Err(wrong(format!("its {} is no plain file", [CONFIG, WEIGHTS][at])));
+            return Err(wrong(format!("{} is not a regular file", [CONFIG, WEIGHTS][at])));
         }
         let path = dir.join([CONFIG, WEIGHTS][at]);
         let mut file = File::create(&path).map_err(Error::write(&path))?;
-        io::copy(&mut entry, &mut file).map_err(|e| wrong(format!("it ends in the middle ({e})")))?;
+        io::copy(&mut entry, &mut file).map_err(|e| wrong(format!("truncated ({e})")))?;
         found[at] = true;
     }
     if let Some(at) = found.iter().position(|f| !f) {
-        return Err(wrong(format!("it holds no {}", [CONFIG, WEIGHTS][at])));
+        return Err(wrong(format!("no {}", [CONFIG, WEIGHTS][at])));
     }
-    complete(dir, base)
+    complete_config(dir, base)
 }
 
-/// Fills in what the packer left open.
-fn complete(dir: &Path, base: &str) -> Result<()> {
+/// Fills in the base model and `target_modules`.
+fn complete_config(dir: &Path, base: &str) -> Result<()> {
     let path = dir.join(CONFIG);
     let text = std::fs::read_to_string(&path).map_err(Error::read(&path))?;
     let mut config: Value =
         serde_json::from_str(&text).map_err(|e| Error::invalid(path.display().to_string(), e.to_string()))?;
     config["base_model_name_or_path"] = json!(base);
     if config["target_modules"].as_array().is_none_or(Vec::is_empty) {
-        config["target_modules"] = json!(modules(&dir.join(WEIGHTS))?);
+        config["target_modules"] = json!(adapted_modules(&dir.join(WEIGHTS))?);
     }
     std::fs::write(&path, format!("{config:#}\n")).map_err(Error::write(&path))
 }
 
-/// The names of the matrices that a file has an adapter for.
-fn modules(path: &Path) -> Result<Vec<String>> {
-    let place = || path.display().to_string();
+/// Names of the modules that have an adapter.
+fn adapted_modules(path: &Path) -> Result<Vec<String>> {
+    let subject = || path.display().to_string();
     let mut file = File::open(path).map_err(Error::read(path))?;
     let mut length = [0; 8];
     file.read_exact(&mut length).map_err(Error::read(path))?;
     let length = u64::from_le_bytes(length);
-    if length > LONGEST_HEADER {
-        return Err(Error::invalid(place(), format!("a header of {length} bytes is none")));
+    if length > MAX_HEADER_BYTES {
+        return Err(Error::invalid(subject(), format!("invalid header of {length} bytes")));
     }
     let mut header = vec![0; length as usize];
     file.read_exact(&mut header).map_err(Error::read(path))?;
     let header: serde_json::Map<String, Value> =
-        serde_json::from_slice(&header).map_err(|e| Error::invalid(place(), e.to_string()))?;
+        serde_json::from_slice(&header).map_err(|e| Error::invalid(subject(), e.to_string()))?;
     let module = |name: &String| name.strip_suffix(".lora_A.weight")?.rsplit('.').next().map(str::to_owned);
     let mut modules: Vec<String> = header.keys().filter_map(module).collect();
     modules.sort();
     modules.dedup();
     match modules.is_empty() {
-        true => Err(Error::invalid(place(), "it has no `….lora_A.weight`")),
+        true => Err(Error::invalid(subject(), "no `….lora_A.weight` tensor")),
         false => Ok(modules),
     }
 }
@@ -102,7 +102,7 @@ mod tests {
         let mut tar = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
         for (name, bytes) in files {
             let mut header = tar::Header::new_gnu();
-            // Written as bytes: an honest packer would refuse the names this is about.
+            // Written as bytes, since `tar` rejects the names tested here.
             header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
             header.set_size(bytes.len() as u64);
             header.set_mode(0o644);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn an_adapter_comes_out_complete_and_nothing_else_does() {
+    fn only_the_adapter_files_are_extracted() {
         let dir = tempfile::tempdir().unwrap();
         let inside = dir.path().join("a/b");
         let weights = safetensors(&[
@@ -128,26 +128,26 @@ mod tests {
             ("../x", b"no"),
             ("y", b""),
         ];
-        unpack(&pack(&files), &inside, "some/base").unwrap();
+        unpack_adapter(&pack(&files), &inside, "some/base").unwrap();
         let config: Value = serde_json::from_slice(&std::fs::read(inside.join(CONFIG)).unwrap()).unwrap();
         assert_eq!(config["target_modules"], json!(["q_proj", "up_proj"]));
         assert_eq!(config["base_model_name_or_path"], "some/base");
         assert_eq!(std::fs::read(inside.join(WEIGHTS)).unwrap(), weights);
         let all: Vec<_> = std::fs::read_dir(dir.path().join("a")).unwrap().collect();
-        assert_eq!(all.len(), 1, "nothing beside the folder");
+        assert_eq!(all.len(), 1, "only the directory");
         assert_eq!(std::fs::read_dir(&inside).unwrap().count(), 2);
-        // Packed loosely, as the GPU backends do.
-        let mut loose = Vec::new();
-        GzDecoder::new(&pack(&files)[..]).read_to_end(&mut loose).unwrap();
+        // Not compressed, as by the GPU backends.
+        let mut uncompressed = Vec::new();
+        GzDecoder::new(&pack(&files)[..]).read_to_end(&mut uncompressed).unwrap();
         let other = dir.path().join("other");
-        unpack(&loose, &other, "some/base").unwrap();
+        unpack_adapter(&uncompressed, &other, "some/base").unwrap();
         assert_eq!(std::fs::read(other.join(WEIGHTS)).unwrap(), weights);
     }
 
     #[test]
-    fn archives_that_are_not_whole_are_refused() {
+    fn incomplete_archives_are_rejected() {
         let dir = tempfile::tempdir().unwrap();
-        let error = |bytes: &[u8]| unpack(bytes, dir.path(), "b").unwrap_err().to_string();
+        let error = |bytes: &[u8]| unpack_adapter(bytes, dir.path(), "b").unwrap_err().to_string();
         assert!(error(b"no archive").contains("adapter archive"));
         let whole = pack(&[("adapter_config.json", b"{}")]);
         assert!(error(&whole).contains("no adapter_model.safetensors"));

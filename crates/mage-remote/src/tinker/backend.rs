@@ -1,57 +1,57 @@
-//! What can the engine behind the protocol do?
+//! Capabilities of the backends behind the Tinker protocol.
 //!
-//! The protocol has no words for it, so a recipe names the backend and this file says what that one offers, from reading and
-//! probing SkyRL 0.4.0. A calibration at the start measures the part that would corrupt training without a word.
+//! The protocol does not report them, so a recipe names the backend. The capabilities come from the source and tests of
+//! SkyRL 0.4.0. A calibration at start-up measures the part that would silently corrupt training.
 
 use mage_engine::{LogprobsMode, Reduction, SamplerCaps, TrainerCaps};
 use serde::{Deserialize, Serialize};
 
-/// The dialect spoken: the SDK version whose messages these are. Other dialects differ on the wire.
+/// SDK version of the protocol; versions differ on the http.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Named")]
-pub enum Dialect {
-    /// SDK 0.25, which SkyRL 0.4.0 speaks.
+#[serde(try_from = "SdkVersionField")]
+pub enum SdkVersion {
+    /// SDK 0.25, used by SkyRL 0.4.0.
     #[default]
     #[serde(rename = "0.25")]
     V0_25,
 }
 
-/// A dialect as people write it: with quotes or without.
+/// An SDK version in a recipe, quoted or not.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Named {
+enum SdkVersionField {
     Text(String),
     Number(f64),
 }
 
-impl TryFrom<Named> for Dialect {
+impl TryFrom<SdkVersionField> for SdkVersion {
     type Error = String;
 
-    fn try_from(named: Named) -> Result<Self, String> {
-        let name = match named {
-            Named::Text(text) => text,
-            Named::Number(number) => number.to_string(),
+    fn try_from(field: SdkVersionField) -> Result<Self, String> {
+        let version = match field {
+            SdkVersionField::Text(text) => text,
+            SdkVersionField::Number(number) => number.to_string(),
         };
-        match name.as_str() {
-            "0.25" => Ok(Dialect::V0_25),
-            other => Err(format!("the dialect {other} is not spoken here; `0.25` is")),
+        match version.as_str() {
+            "0.25" => Ok(SdkVersion::V0_25),
+            other => Err(format!("unsupported SDK version {other}; supported: `0.25`")),
         }
     }
 }
 
-impl Dialect {
-    /// The version as the handshake sends it.
-    pub fn version(self) -> &'static str {
+impl SdkVersion {
+    /// The version sent in the handshake.
+    pub fn as_str(self) -> &'static str {
         match self {
-            Dialect::V0_25 => "0.25.0",
+            SdkVersion::V0_25 => "0.25.0",
         }
     }
 }
 
-/// Who computes behind the protocol.
+/// Backend of a Tinker server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Backend {
+pub enum TinkerBackend {
     /// SkyRL's JAX backend: one machine, also without a GPU.
     #[default]
     Jax,
@@ -59,53 +59,54 @@ pub enum Backend {
     Fsdp,
     /// SkyRL on Megatron, over Ray.
     Megatron,
-    /// A hosted service that keeps to the protocol's contract: losses are sums.
+    /// A hosted service that follows the protocol's contract: losses are sums.
     Hosted,
 }
 
-impl Backend {
-    /// How token costs become one number.
+impl TinkerBackend {
+    /// Reduction of token losses.
     pub fn reduction(self) -> Reduction {
         match self {
-            // Each row's cost over the sum of its weights, over the number of rows since the last step.
-            Backend::Jax => Reduction::SequenceMean,
-            Backend::Fsdp | Backend::Megatron | Backend::Hosted => Reduction::TokenSum,
+            // Each sequence's loss is divided by the sum of its weights, and by the number of sequences since the last
+            // step.
+            TinkerBackend::Jax => Reduction::SequenceMean,
+            TinkerBackend::Fsdp | TinkerBackend::Megatron | TinkerBackend::Hosted => Reduction::TokenSum,
         }
     }
 
-    /// What adapters add is multiplied by this over the rank; no request changes it.
+    /// LoRA alpha. Requests cannot change it.
     pub fn alpha(self) -> f32 {
         32.0
     }
 
-    /// Whether adapters can be fetched from it. What FSDP keeps for samplers is the whole model with the adapter in it. Megatron's is
-    /// an adapter when SkyRL is started with `merge_lora` off, as `mage launch` does. Hosted services send whoever asks to
-    /// another host, which nobody here has tried.
-    pub fn gives_adapters(self) -> bool {
-        matches!(self, Backend::Jax | Backend::Megatron)
+    /// Whether adapters can be downloaded. FSDP saves the whole merged model for samplers. Megatron saves an adapter if
+    /// SkyRL runs with `merge_lora` off, as `mage launch` configures it. Hosted services redirect downloads to another
+    /// host, which is untested.
+    pub fn can_download_adapters(self) -> bool {
+        matches!(self, TinkerBackend::Jax | TinkerBackend::Megatron)
     }
 
-    /// Whether a request's learning rate alone counts, and the rest of the optimiser's settings are those of the server's start.
-    pub(crate) fn has_own_optimiser(self) -> bool {
-        matches!(self, Backend::Fsdp | Backend::Megatron)
+    /// Whether only the learning rate of a request applies; the server fixes the other optimiser settings at start-up.
+    pub(crate) fn has_fixed_optimizer(self) -> bool {
+        matches!(self, TinkerBackend::Fsdp | TinkerBackend::Megatron)
     }
 
-    /// Whether sampling an older version of a model puts that version in place of the one in training.
-    pub(crate) fn samples_in_place(self) -> bool {
-        self == Backend::Jax
+    /// Whether sampling saved weights of a model replaces the weights in training.
+    pub(crate) fn sampling_replaces_weights(self) -> bool {
+        self == TinkerBackend::Jax
     }
 
-    /// Whether a gradient stays in the place of a model that was let go of.
-    pub(crate) fn adds_up_by_place(self) -> bool {
-        self == Backend::Jax
+    /// Whether the gradient of an unloaded model stays in its slot.
+    pub(crate) fn shares_gradient_slots(self) -> bool {
+        self == TinkerBackend::Jax
     }
 
-    /// Whether the same work on the same numbers gives the same.
+    /// Whether equal inputs give equal results.
     pub(crate) fn is_reproducible(self) -> bool {
-        self == Backend::Jax
+        self == TinkerBackend::Jax
     }
 
-    /// What a trainer over it offers.
+    /// Capabilities of a trainer.
     pub fn trainer_caps(self, max_seq_len: usize) -> TrainerCaps {
         TrainerCaps {
             engine: self.name(),
@@ -113,19 +114,19 @@ impl Backend {
             importance_sampling: true,
             ppo: true,
             dual_clip: false,
-            // The GPU backends of SkyRL 0.4.0 take CISPO's name and not its bounds, which stay those of their start.
-            cispo: matches!(self, Backend::Jax | Backend::Hosted),
+            // The GPU backends of SkyRL 0.4.0 accept CISPO but use the clip range of their start-up configuration.
+            cispo: matches!(self, TinkerBackend::Jax | TinkerBackend::Hosted),
             entropy: false,
             kl: Vec::new(),
             masks: false,
-            grad_clipping: self != Backend::Jax,
+            grad_clipping: self != TinkerBackend::Jax,
             reduction: self.reduction(),
             reproducible: self.is_reproducible(),
             max_seq_len,
         }
     }
 
-    /// What sampling over it offers.
+    /// Capabilities of a sampler.
     pub fn sampler_caps(self, max_seq_len: usize) -> SamplerCaps {
         SamplerCaps {
             engine: self.name(),
@@ -140,10 +141,10 @@ impl Backend {
 
     fn name(self) -> String {
         let backend = match self {
-            Backend::Jax => "jax",
-            Backend::Fsdp => "fsdp",
-            Backend::Megatron => "megatron",
-            Backend::Hosted => "hosted",
+            TinkerBackend::Jax => "jax",
+            TinkerBackend::Fsdp => "fsdp",
+            TinkerBackend::Megatron => "megatron",
+            TinkerBackend::Hosted => "hosted",
         };
         format!("tinker ({backend})")
     }
@@ -155,10 +156,10 @@ mod tests {
     use serde_json::{Value, json};
 
     #[test]
-    fn a_dialect_is_named_with_quotes_or_without() {
-        let read = |v: Value| serde_json::from_value::<Dialect>(v).map_err(|e| e.to_string());
-        assert_eq!((read(json!("0.25")), read(json!(0.25))), (Ok(Dialect::V0_25), Ok(Dialect::V0_25)));
-        assert!(read(json!(0.36)).unwrap_err().contains("the dialect 0.36 is not spoken here"));
-        assert_eq!(serde_json::to_value(Dialect::V0_25).unwrap(), "0.25");
+    fn sdk_version_may_be_quoted_or_not() {
+        let read = |v: Value| serde_json::from_value::<SdkVersion>(v).map_err(|e| e.to_string());
+        assert_eq!((read(json!("0.25")), read(json!(0.25))), (Ok(SdkVersion::V0_25), Ok(SdkVersion::V0_25)));
+        assert!(read(json!(0.36)).unwrap_err().contains("unsupported SDK version 0.36"));
+        assert_eq!(serde_json::to_value(SdkVersion::V0_25).unwrap(), "0.25");
     }
 }

@@ -1,40 +1,40 @@
-//! How does a forest of rows become a request, whatever the server divides by?
+//! Conversion of training batches to Tinker requests.
 //!
-//! Our loss is the sum over tokens of weight times cost. A server that sums gets weights multiplied into advantages. One that
-//! takes each row's mean and the mean over rows gets them multiplied by what it will divide by: costs of policy losses are
-//! proportional to the advantage, so that the sum comes out the same. Cross-entropy has no advantage to put them in; where
-//! rows count differently it is asked for as importance sampling against the policy's own log-probabilities, whose gradient
-//! is the same.
+//! Our loss is the sum over tokens of weight times loss. For a server that sums, weights are multiplied into
+//! advantages. For a server that averages over tokens of a sequence and then over sequences, advantages are also
+//! multiplied by its divisor: policy losses are proportional to the advantage, so that the total is the same.
+//! Cross-entropy has no advantage; if sequences have different total weights, it is sent as importance sampling against
+//! the current log-probs, which has the same gradient.
 
-use super::codec::{Chunk, Datum, Tensor};
+use super::codec::{Datum, ModelInputChunk, TensorData};
 use mage_engine::{Error, Loss, LossReport, Objective, Reduction, Result, TokenForest, TokenInputs};
 use std::collections::BTreeMap;
 
-/// One row: its tokens, and what counts of them.
-struct Row {
+/// A sequence with the loss inputs of its trained segment.
+struct TrainingSequence {
     tokens: Vec<u32>,
-    /// The first token that may count.
+    /// Index of the first token of the trained segment.
     from: usize,
     inputs: Vec<TokenInputs>,
 }
 
-/// A batch as rows, for one loss.
-pub(super) struct Batch {
-    rows: Vec<Row>,
+/// A batch as sequences, with its loss.
+pub(super) struct TinkerBatch {
+    sequences: Vec<TrainingSequence>,
     loss: Loss,
 }
 
-/// What a request says besides its rows.
-pub(super) struct Named {
+/// Loss function and configuration of a request.
+pub(super) struct LossSpec {
     pub(super) loss_fn: &'static str,
     pub(super) config: BTreeMap<String, f64>,
 }
 
-impl Batch {
-    /// Takes a checked batch apart.
-    pub(super) fn new(forest: &TokenForest, loss: &Loss, vocabulary: usize, max_seq_len: usize) -> Result<Self> {
-        forest.check(loss, vocabulary, max_seq_len)?;
-        let mut rows = Vec::new();
+impl TinkerBatch {
+    /// Checks a batch and splits it into sequences.
+    pub(super) fn new(forest: &TokenForest, loss: &Loss, vocab_size: usize, max_seq_len: usize) -> Result<Self> {
+        forest.check(loss, vocab_size, max_seq_len)?;
+        let mut sequences = Vec::new();
         for (s, segment) in forest.segments.iter().enumerate() {
             let Some(train) = &segment.train else { continue };
             if train.weights.iter().all(|w| *w == 0.0) {
@@ -42,12 +42,12 @@ impl Batch {
             }
             if let Some(i) = (0..segment.tokens.len()).find(|i| train.allowed_at(*i).is_some()) {
                 return Err(Error::unsupported(
-                    format!("train with masks (segment {s}, token {i})"),
-                    "play without them: play.mask_actions = false",
+                    format!("train with action masks (segment {s}, token {i})"),
+                    "set play.mask_actions = false",
                 ));
             }
             if let Some(i) = train.weights.iter().position(|w| *w < 0.0) {
-                let problem = format!("{} is negative, which a clip would turn around", train.weights[i]);
+                let problem = format!("{} is negative, which would invert the clipping", train.weights[i]);
                 return Err(Error::invalid(format!("segment {s}, token {i}: weights"), problem));
             }
             let path = forest.path(s);
@@ -58,117 +58,128 @@ impl Batch {
             let from = tokens.len();
             tokens.extend(&segment.tokens);
             let inputs = (0..segment.tokens.len()).map(|i| train.at(i)).collect();
-            rows.push(Row { tokens, from, inputs });
+            sequences.push(TrainingSequence { tokens, from, inputs });
         }
-        if rows.is_empty() {
-            return Err(Error::invalid("batch", "no token counts"));
+        if sequences.is_empty() {
+            return Err(Error::invalid("batch", "no token has a non-zero weight"));
         }
-        Ok(Batch { rows, loss: loss.clone() })
+        Ok(TinkerBatch { sequences, loss: loss.clone() })
     }
 
-    /// Whether log-probabilities of now must be known before the gradient can be asked for.
-    pub(super) fn needs_own_logprobs(&self, reduction: Reduction) -> bool {
+    /// Whether the current log-probs are needed before the gradient request.
+    pub(super) fn needs_current_logprobs(&self, reduction: Reduction) -> bool {
         if self.loss.objective != Objective::CrossEntropy || reduction == Reduction::TokenSum {
             return false;
         }
-        let total = |r: &Row| r.inputs.iter().map(|t| f64::from(t.weight)).sum::<f64>();
-        let even = 1.0 / self.rows.len() as f64;
-        self.rows.iter().any(|r| (total(r) / even - 1.0).abs() > 1e-6)
+        let total = |s: &TrainingSequence| s.inputs.iter().map(|t| f64::from(t.weight)).sum::<f64>();
+        let equal_weight = 1.0 / self.sequences.len() as f64;
+        self.sequences.iter().any(|s| (total(s) / equal_weight - 1.0).abs() > 1e-6)
     }
 
-    /// The loss as the server calls it.
-    pub(super) fn named(&self, own_logprobs: bool) -> Named {
+    /// The loss in the server's terms.
+    pub(super) fn loss_spec(&self, with_current_logprobs: bool) -> LossSpec {
         match self.loss.objective {
-            Objective::CrossEntropy if own_logprobs => {
-                Named { loss_fn: "importance_sampling", config: BTreeMap::new() }
+            Objective::CrossEntropy if with_current_logprobs => {
+                LossSpec { loss_fn: "importance_sampling", config: BTreeMap::new() }
             }
-            Objective::CrossEntropy => Named { loss_fn: "cross_entropy", config: BTreeMap::new() },
-            Objective::ImportanceSampling => Named { loss_fn: "importance_sampling", config: BTreeMap::new() },
-            Objective::PpoClip { low, high, .. } => Named { loss_fn: "ppo", config: bounds(low, high) },
-            Objective::Cispo { low, high } => Named { loss_fn: "cispo", config: bounds(low, high) },
+            Objective::CrossEntropy => LossSpec { loss_fn: "cross_entropy", config: BTreeMap::new() },
+            Objective::ImportanceSampling => LossSpec { loss_fn: "importance_sampling", config: BTreeMap::new() },
+            Objective::PpoClip { low, high, .. } => LossSpec { loss_fn: "ppo", config: clip_bounds(low, high) },
+            Objective::Cispo { low, high } => LossSpec { loss_fn: "cispo", config: clip_bounds(low, high) },
         }
     }
 
-    /// Rows for log-probabilities alone.
-    pub(super) fn scored(&self) -> Vec<Datum> {
-        self.rows.iter().map(|row| datum(row, [("weights", vec![1.0; row.tokens.len() - 1])])).collect()
+    /// Request data for log-probs only.
+    pub(super) fn scoring_data(&self) -> Vec<Datum> {
+        self.sequences.iter().map(|s| datum(s, [("weights", vec![1.0; s.tokens.len() - 1])])).collect()
     }
 
-    /// Rows for a gradient. `own` are the log-probabilities of now, where [`needs_own_logprobs`](Self::needs_own_logprobs)
-    /// says so.
-    pub(super) fn trained(&self, reduction: Reduction, own: Option<&[Vec<f32>]>) -> Result<Vec<Datum>> {
-        let mut data = Vec::with_capacity(self.rows.len());
-        for (r, row) in self.rows.iter().enumerate() {
-            let targets = row.tokens.len() - 1;
-            let counted = row.inputs.iter().filter(|t| t.weight != 0.0).count();
-            // What the server will divide by, undone beforehand.
-            let undo = match reduction {
+    /// Request data for a gradient. `current` are the current log-probs if
+    /// [`needs_current_logprobs`](Self::needs_current_logprobs).
+    pub(super) fn training_data(&self, reduction: Reduction, current: Option<&[Vec<f32>]>) -> Result<Vec<Datum>> {
+        let mut data = Vec::with_capacity(self.sequences.len());
+        for (s, sequence) in self.sequences.iter().enumerate() {
+            let num_targets = sequence.tokens.len() - 1;
+            let num_weighted = sequence.inputs.iter().filter(|t| t.weight != 0.0).count();
+            // Cancels the server's division.
+            let scale = match reduction {
                 Reduction::TokenSum => 1.0,
-                Reduction::SequenceMean => (counted * self.rows.len()) as f64,
+                Reduction::SequenceMean => (num_weighted * self.sequences.len()) as f64,
             };
             let policy = self.loss.objective != Objective::CrossEntropy;
-            let (mut weights, mut advantages, mut old) = (vec![0.0; targets], vec![0.0; targets], vec![0.0; targets]);
-            for (i, t) in row.inputs.iter().enumerate().filter(|(_, t)| t.weight != 0.0) {
-                let at = row.from + i - 1;
-                // Cross-entropy that comes here as such counts every row the same, or sums.
-                weights[at] = if policy || own.is_some() { 1.0 } else { t.weight };
+            let (mut weights, mut advantages, mut old) =
+                (vec![0.0; num_targets], vec![0.0; num_targets], vec![0.0; num_targets]);
+            for (i, t) in sequence.inputs.iter().enumerate().filter(|(_, t)| t.weight != 0.0) {
+                let at = sequence.from + i - 1;
+                // Cross-entropy sent as such has equal sequence weights, or the server sums.
+                weights[at] = if policy || current.is_some() { 1.0 } else { t.weight };
                 let advantage = if policy { f64::from(t.advantage) } else { 1.0 };
-                advantages[at] = (advantage * f64::from(t.weight) * undo) as f32;
-                old[at] = match own {
-                    Some(own) => own[r][i],
+                advantages[at] = (advantage * f64::from(t.weight) * scale) as f32;
+                old[at] = match current {
+                    Some(current) => current[s][i],
                     None => t.old_logprob,
                 };
                 if !advantages[at].is_finite() {
-                    let problem = format!("{} is not a finite number once scaled", advantages[at]);
-                    return Err(Error::invalid(format!("row {r}, token {i}: advantages"), problem));
+                    let problem = format!("{} is not finite after scaling", advantages[at]);
+                    return Err(Error::invalid(format!("sequence {s}, token {i}: advantages"), problem));
                 }
             }
-            data.push(match policy || own.is_some() {
-                true => datum(row, [("weights", weights), ("advantages", advantages), ("logprobs", old)]),
-                false => datum(row, [("weights", weights)]),
+            data.push(match policy || current.is_some() {
+                true => datum(sequence, [("weights", weights), ("advantages", advantages), ("logprobs", old)]),
+                false => datum(sequence, [("weights", weights)]),
             });
         }
         Ok(data)
     }
 
-    /// Each row's log-probabilities of the tokens of its segment, out of an answer's.
-    pub(super) fn segments(&self, rows: Vec<Vec<f32>>) -> std::result::Result<Vec<Vec<f32>>, String> {
-        if rows.len() != self.rows.len() {
-            return Err(format!("it has {} rows for {}", rows.len(), self.rows.len()));
+    /// Extracts the log-probs of the trained segments from a response.
+    pub(super) fn split_logprobs(&self, logprobs: Vec<Vec<f32>>) -> std::result::Result<Vec<Vec<f32>>, String> {
+        if logprobs.len() != self.sequences.len() {
+            return Err(format!("the response has {} sequences for {}", logprobs.len(), self.sequences.len()));
         }
-        let mut out = Vec::with_capacity(rows.len());
-        for (r, (row, all)) in self.rows.iter().zip(rows).enumerate() {
-            if all.len() != row.tokens.len() - 1 {
-                return Err(format!("its row {r} has {} numbers for {} tokens", all.len(), row.tokens.len() - 1));
+        let mut out = Vec::with_capacity(logprobs.len());
+        for (s, (sequence, all)) in self.sequences.iter().zip(logprobs).enumerate() {
+            if all.len() != sequence.tokens.len() - 1 {
+                return Err(format!(
+                    "sequence {s} has {} log-probs for {} tokens",
+                    all.len(),
+                    sequence.tokens.len() - 1
+                ));
             }
-            // A row that starts with its own first token has nothing to say about that one.
-            let mut own = if row.from == 0 { vec![0.0] } else { Vec::new() };
-            own.extend(&all[row.from.max(1) - 1..]);
-            out.push(own);
+            // The first token of a sequence has no log-prob.
+            let mut segment = if sequence.from == 0 { vec![0.0] } else { Vec::new() };
+            segment.extend(&all[sequence.from.max(1) - 1..]);
+            out.push(segment);
         }
         Ok(out)
     }
 
-    /// What is no log-probability where it counts, out of [`segments`](Self::segments): the first, and where it is.
-    pub(super) fn unsound(&self, rows: &[Vec<f32>]) -> Option<String> {
-        let all = self.rows.iter().zip(rows).enumerate();
-        all.into_iter().find_map(|(r, (row, logprobs))| {
-            let counted = row.inputs.iter().zip(logprobs).enumerate().filter(|(_, (t, _))| t.weight != 0.0);
-            let (i, (t, bad)) = counted.into_iter().find(|(_, (_, l))| !l.is_finite() || **l > 1e-3)?;
-            let place = format!("row {r} of {}, token {} of {}", self.rows.len(), row.from + i, row.tokens.len());
-            let about = match self.loss.objective {
+    /// The first invalid log-prob of a token with a weight, with its position, in the output of
+    /// [`split_logprobs`](Self::split_logprobs).
+    pub(super) fn find_invalid_logprob(&self, logprobs: &[Vec<f32>]) -> Option<String> {
+        let all = self.sequences.iter().zip(logprobs).enumerate();
+        all.into_iter().find_map(|(s, (sequence, logprobs))| {
+            let weighted = sequence.inputs.iter().zip(logprobs).enumerate().filter(|(_, (t, _))| t.weight != 0.0);
+            let (i, (t, bad)) = weighted.into_iter().find(|(_, (_, l))| !l.is_finite() || **l > 1e-3)?;
+            let position = format!(
+                "sequence {s} of {}, token {} of {}",
+                self.sequences.len(),
+                sequence.from + i,
+                sequence.tokens.len()
+            );
+            let details = match self.loss.objective {
                 Objective::CrossEntropy => String::new(),
-                _ => format!("; its advantage is {}, and it was sampled with {}", t.advantage, t.old_logprob),
+                _ => format!("; advantage {}, old log-prob {}", t.advantage, t.old_logprob),
             };
-            Some(format!("a log-probability of {bad} ({place}{about})"))
+            Some(format!("invalid log-prob {bad} ({position}{details})"))
         })
     }
 
-    /// What is told about a gradient, from the log-probabilities of [`segments`](Self::segments). Entropies are not known.
-    pub(super) fn report(&self, rows: &[Vec<f32>]) -> LossReport {
+    /// Loss statistics from the output of [`split_logprobs`](Self::split_logprobs). Entropies are unknown.
+    pub(super) fn report(&self, logprobs: &[Vec<f32>]) -> LossReport {
         let mut report = LossReport { entropy: f64::NAN, ..LossReport::default() };
-        for (row, logprobs) in self.rows.iter().zip(rows) {
-            for (t, logprob) in row.inputs.iter().zip(logprobs).filter(|(t, _)| t.weight != 0.0) {
+        for (sequence, logprobs) in self.sequences.iter().zip(logprobs) {
+            for (t, logprob) in sequence.inputs.iter().zip(logprobs).filter(|(t, _)| t.weight != 0.0) {
                 let cost = self.loss.token_loss(*logprob, 0.0, t);
                 let weight = f64::from(t.weight);
                 report.loss += weight * cost.value;
@@ -188,23 +199,27 @@ impl Batch {
     }
 }
 
-/// Bounds of the ratio, not distances from 1.
-fn bounds(low: f32, high: f32) -> BTreeMap<String, f64> {
-    [("clip_low_threshold".to_owned(), 1.0 - short(low)), ("clip_high_threshold".to_owned(), 1.0 + short(high))].into()
+/// Clip bounds of the ratio, not distances from 1.
+fn clip_bounds(low: f32, high: f32) -> BTreeMap<String, f64> {
+    [
+        ("clip_low_threshold".to_owned(), 1.0 - shortest_decimal(low)),
+        ("clip_high_threshold".to_owned(), 1.0 + shortest_decimal(high)),
+    ]
+    .into()
 }
 
-/// 0.2 as 0.2, not as the nearest double to the nearest float.
-fn short(x: f32) -> f64 {
+/// Converts 0.2 to 0.2, not to the double nearest to the float.
+fn shortest_decimal(x: f32) -> f64 {
     x.to_string().parse().unwrap_or(f64::from(x))
 }
 
-/// A row with its numbers; the target of each token is the next.
-fn datum<const N: usize>(row: &Row, numbers: [(&str, Vec<f32>); N]) -> Datum {
-    let last = row.tokens.len() - 1;
-    let mut inputs: BTreeMap<String, Tensor> =
-        numbers.into_iter().map(|(name, values)| (name.to_owned(), Tensor::floats(&values))).collect();
-    inputs.insert("target_tokens".to_owned(), Tensor::tokens(&row.tokens[1..]));
-    Datum { model_input: vec![Chunk::text(&row.tokens[..last])], loss_fn_inputs: inputs }
+/// A datum with its loss inputs. The target of each token is the next token.
+fn datum<const N: usize>(sequence: &TrainingSequence, loss_inputs: [(&str, Vec<f32>); N]) -> Datum {
+    let last = sequence.tokens.len() - 1;
+    let mut inputs: BTreeMap<String, TensorData> =
+        loss_inputs.into_iter().map(|(name, values)| (name.to_owned(), TensorData::floats(&values))).collect();
+    inputs.insert("target_tokens".to_owned(), TensorData::tokens(&sequence.tokens[1..]));
+    Datum { model_input: vec![ModelInputChunk::text(&sequence.tokens[..last])], loss_fn_inputs: inputs }
 }
 
 #[cfg(test)]
@@ -213,7 +228,7 @@ mod tests {
     use super::*;
     use mage_engine::{PerToken, Segment};
 
-    /// Two rows of different lengths and weights that share a prompt.
+    /// Two sequences of different lengths and weights with a shared prompt.
     fn forest() -> TokenForest {
         let train = |weights: Vec<f32>, advantage: f32| PerToken {
             advantages: vec![advantage; weights.len()],
@@ -231,16 +246,16 @@ mod tests {
         }
     }
 
-    fn numbers(datum: &Datum, name: &str) -> Vec<f32> {
+    fn loss_input(datum: &Datum, name: &str) -> Vec<f32> {
         floats(datum.loss_fn_inputs[name].dense.as_ref().unwrap()).unwrap()
     }
 
-    /// What SkyRL's JAX backend makes of a request: the mean over rows of each row's weighted mean.
-    fn row_mean(data: &[Datum], cost: impl Fn(f32, f32) -> f64, logprob: impl Fn(usize, usize) -> f32) -> f64 {
+    /// SkyRL's JAX reduction: the mean over sequences of each sequence's weighted mean.
+    fn sequence_mean(data: &[Datum], cost: impl Fn(f32, f32) -> f64, logprob: impl Fn(usize, usize) -> f32) -> f64 {
         let mut total = 0.0;
         for (r, d) in data.iter().enumerate() {
-            let (weights, n) = (numbers(d, "weights"), data.len() as f64);
-            let advantages = d.loss_fn_inputs.contains_key("advantages").then(|| numbers(d, "advantages"));
+            let (weights, n) = (loss_input(d, "weights"), data.len() as f64);
+            let advantages = d.loss_fn_inputs.contains_key("advantages").then(|| loss_input(d, "advantages"));
             let sum: f64 = weights.iter().map(|w| f64::from(*w)).sum();
             for (t, w) in weights.iter().enumerate().filter(|(_, w)| **w != 0.0) {
                 let a = advantages.as_ref().map_or(1.0, |a| a[t]);
@@ -251,92 +266,94 @@ mod tests {
     }
 
     #[test]
-    fn a_mean_over_rows_comes_to_our_sum() {
+    fn sequence_mean_is_scaled_to_the_token_sum() {
         let loss = Loss::of(Objective::ImportanceSampling);
-        let batch = Batch::new(&forest(), &loss, 10, 16).unwrap();
-        let data = batch.trained(Reduction::SequenceMean, None).unwrap();
+        let batch = TinkerBatch::new(&forest(), &loss, 10, 16).unwrap();
+        let data = batch.training_data(Reduction::SequenceMean, None).unwrap();
         let logprob = |r: usize, t: usize| -0.3 - 0.1 * (r + t) as f32;
-        let theirs = row_mean(&data, |l, a| -f64::from((l + 1.0).exp()) * f64::from(a), logprob);
-        let rows: Vec<Vec<f32>> = (0..2).map(|r| (0..4 + r).map(|t| logprob(r, t)).collect()).collect();
-        let ours = batch.report(&batch.segments(rows).unwrap());
-        assert!((theirs - ours.loss).abs() < 1e-6, "{theirs} {ours:?}");
+        let server_loss = sequence_mean(&data, |l, a| -f64::from((l + 1.0).exp()) * f64::from(a), logprob);
+        let logprobs: Vec<Vec<f32>> = (0..2).map(|r| (0..4 + r).map(|t| logprob(r, t)).collect()).collect();
+        let ours = batch.report(&batch.split_logprobs(logprobs).unwrap());
+        assert!((server_loss - ours.loss).abs() < 1e-6, "{server_loss} {ours:?}");
         assert_eq!((ours.tokens, ours.logprobs.len()), (4, 4));
     }
 
     #[test]
-    fn a_sum_gets_weights_inside_advantages() {
-        let batch = Batch::new(&forest(), &Loss::of(Objective::ppo(0.2, 0.2)), 10, 16).unwrap();
-        let data = batch.trained(Reduction::TokenSum, None).unwrap();
-        assert_eq!(numbers(&data[0], "advantages"), [0.0, 0.0, 0.5, 0.0]);
-        assert_eq!(numbers(&data[0], "weights"), [0.0, 0.0, 1.0, 0.0]);
-        assert_eq!(numbers(&data[1], "advantages"), [0.0, 0.0, -0.1, -0.2, -0.1]);
-        let named = batch.named(false);
-        assert_eq!((named.loss_fn, named.config["clip_low_threshold"]), ("ppo", 0.8));
-        assert_eq!(named.config["clip_high_threshold"], 1.2);
+    fn weights_are_multiplied_into_advantages_for_a_sum() {
+        let batch = TinkerBatch::new(&forest(), &Loss::of(Objective::ppo(0.2, 0.2)), 10, 16).unwrap();
+        let data = batch.training_data(Reduction::TokenSum, None).unwrap();
+        assert_eq!(loss_input(&data[0], "advantages"), [0.0, 0.0, 0.5, 0.0]);
+        assert_eq!(loss_input(&data[0], "weights"), [0.0, 0.0, 1.0, 0.0]);
+        assert_eq!(loss_input(&data[1], "advantages"), [0.0, 0.0, -0.1, -0.2, -0.1]);
+        let spec = batch.loss_spec(false);
+        assert_eq!((spec.loss_fn, spec.config["clip_low_threshold"]), ("ppo", 0.8));
+        assert_eq!(spec.config["clip_high_threshold"], 1.2);
         let cispo = Loss::of(Objective::Cispo { low: 1.0, high: 4.0 });
-        let named = Batch::new(&forest(), &cispo, 10, 16).unwrap().named(false);
-        assert_eq!(named.loss_fn, "cispo");
-        assert_eq!((named.config["clip_low_threshold"], named.config["clip_high_threshold"]), (0.0, 5.0));
+        let spec = TinkerBatch::new(&forest(), &cispo, 10, 16).unwrap().loss_spec(false);
+        assert_eq!(spec.loss_fn, "cispo");
+        assert_eq!((spec.config["clip_low_threshold"], spec.config["clip_high_threshold"]), (0.0, 5.0));
     }
 
     #[test]
-    fn imitation_with_rows_that_differ_goes_by_importance() {
+    fn unequal_cross_entropy_is_sent_as_importance_sampling() {
         let loss = Loss::of(Objective::CrossEntropy);
-        let batch = Batch::new(&forest(), &loss, 10, 16).unwrap();
-        assert!(batch.needs_own_logprobs(Reduction::SequenceMean) && !batch.needs_own_logprobs(Reduction::TokenSum));
-        let own: Vec<Vec<f32>> = vec![vec![-0.5, -0.6], vec![-0.7, -0.8, -0.9]];
-        let data = batch.trained(Reduction::SequenceMean, Some(&own)).unwrap();
-        assert_eq!(batch.named(true).loss_fn, "importance_sampling");
-        // The slope by each log-probability is minus its weight, as cross-entropy's is.
-        let (advantages, old) = (numbers(&data[1], "advantages"), numbers(&data[1], "logprobs"));
-        assert_eq!(old[2..], own[1][..]);
+        let batch = TinkerBatch::new(&forest(), &loss, 10, 16).unwrap();
+        assert!(
+            batch.needs_current_logprobs(Reduction::SequenceMean) && !batch.needs_current_logprobs(Reduction::TokenSum)
+        );
+        let current: Vec<Vec<f32>> = vec![vec![-0.5, -0.6], vec![-0.7, -0.8, -0.9]];
+        let data = batch.training_data(Reduction::SequenceMean, Some(&current)).unwrap();
+        assert_eq!(batch.loss_spec(true).loss_fn, "importance_sampling");
+        // The derivative by each log-prob is minus its weight, as for cross-entropy.
+        let (advantages, old) = (loss_input(&data[1], "advantages"), loss_input(&data[1], "logprobs"));
+        assert_eq!(old[2..], current[1][..]);
         for (a, weight) in advantages[2..].iter().zip([0.1_f32, 0.2, 0.1]) {
             assert!((a / (3.0 * 2.0) - weight).abs() < 1e-6);
         }
-        // Rows that all count the same need none of it.
-        let mut even = forest();
+        // Sequences of equal weight do not need it.
+        let mut equal = forest();
         for (s, w) in [(1, vec![0.25, 0.25]), (2, vec![0.1, 0.2, 0.2])] {
-            even.segments[s].train.as_mut().unwrap().weights = w;
+            equal.segments[s].train.as_mut().unwrap().weights = w;
         }
-        let batch = Batch::new(&even, &loss, 10, 16).unwrap();
-        assert!(!batch.needs_own_logprobs(Reduction::SequenceMean));
-        let data = batch.trained(Reduction::SequenceMean, None).unwrap();
-        let theirs = row_mean(&data, |l, _| -f64::from(l), |_, t| -0.1 * t as f32);
-        let rows = (0..2).map(|r| (0..4 + r).map(|t| -0.1 * t as f32).collect()).collect();
-        assert!((theirs - batch.report(&batch.segments(rows).unwrap()).loss).abs() < 1e-6);
+        let batch = TinkerBatch::new(&equal, &loss, 10, 16).unwrap();
+        assert!(!batch.needs_current_logprobs(Reduction::SequenceMean));
+        let data = batch.training_data(Reduction::SequenceMean, None).unwrap();
+        let server_loss = sequence_mean(&data, |l, _| -f64::from(l), |_, t| -0.1 * t as f32);
+        let logprobs = (0..2).map(|r| (0..4 + r).map(|t| -0.1 * t as f32).collect()).collect();
+        assert!((server_loss - batch.report(&batch.split_logprobs(logprobs).unwrap()).loss).abs() < 1e-6);
     }
 
     #[test]
-    fn what_a_server_would_swallow_is_refused() {
+    fn invalid_values_are_rejected_before_sending() {
         let loss = Loss::of(Objective::ImportanceSampling);
-        let refused = |change: fn(&mut PerToken)| {
+        let rejection = |change: fn(&mut PerToken)| {
             let mut f = forest();
             change(f.segments[2].train.as_mut().unwrap());
-            Batch::new(&f, &loss, 10, 16)
-                .and_then(|b| b.trained(Reduction::SequenceMean, None))
+            TinkerBatch::new(&f, &loss, 10, 16)
+                .and_then(|b| b.training_data(Reduction::SequenceMean, None))
                 .unwrap_err()
                 .to_string()
         };
-        assert!(refused(|t| t.advantages[1] = f32::NAN).contains("segment 2, token 1: advantages: NaN"));
-        assert!(refused(|t| _ = t.old_logprobs.pop()).contains("2 values for 3 tokens"));
-        assert!(refused(|t| t.weights[0] = -1.0).contains("negative"));
-        assert!(refused(|t| t.advantages[1] = 3e38).contains("once scaled"));
-        assert!(refused(|t| t.allowed = vec![None, Some([7, 8].into()), None]).contains("mask_actions"));
+        assert!(rejection(|t| t.advantages[1] = f32::NAN).contains("segment 2, token 1: advantages: NaN"));
+        assert!(rejection(|t| _ = t.old_logprobs.pop()).contains("2 values for 3 tokens"));
+        assert!(rejection(|t| t.weights[0] = -1.0).contains("negative"));
+        assert!(rejection(|t| t.advantages[1] = 3e38).contains("not finite after scaling"));
+        assert!(rejection(|t| t.allowed = vec![None, Some([7, 8].into()), None]).contains("mask_actions"));
     }
 
     #[test]
-    fn answers_that_are_no_log_probabilities_are_refused() {
-        let batch = Batch::new(&forest(), &Loss::of(Objective::ImportanceSampling), 10, 16).unwrap();
-        let with = |place: usize, x: f32| {
+    fn invalid_logprobs_in_responses_are_rejected() {
+        let batch = TinkerBatch::new(&forest(), &Loss::of(Objective::ImportanceSampling), 10, 16).unwrap();
+        let with = |position: usize, x: f32| {
             let mut first = vec![-1.0; 4];
-            first[place] = x;
-            batch.unsound(&batch.segments(vec![first, vec![-1.0; 5]]).unwrap())
+            first[position] = x;
+            batch.find_invalid_logprob(&batch.split_logprobs(vec![first, vec![-1.0; 5]]).unwrap())
         };
-        let about = "(row 0 of 2, token 3 of 5; its advantage is 2, and it was sampled with -1)";
-        assert_eq!(with(2, f32::NAN).unwrap(), format!("a log-probability of NaN {about}"));
-        assert_eq!(with(2, 0.5).unwrap(), format!("a log-probability of 0.5 {about}"));
-        assert_eq!((with(2, -0.5), with(3, f32::NAN)), (None, None), "what does not count is not looked at");
-        assert!(batch.segments(vec![vec![-1.0; 4]]).unwrap_err().contains("1 rows for 2"));
-        assert!(batch.segments(vec![vec![-1.0; 4], vec![-1.0; 4]]).unwrap_err().contains("4 numbers for 5"));
+        let details = "(sequence 0 of 2, token 3 of 5; advantage 2, old log-prob -1)";
+        assert_eq!(with(2, f32::NAN).unwrap(), format!("invalid log-prob NaN {details}"));
+        assert_eq!(with(2, 0.5).unwrap(), format!("invalid log-prob 0.5 {details}"));
+        assert_eq!((with(2, -0.5), with(3, f32::NAN)), (None, None), "tokens without weight are not checked");
+        assert!(batch.split_logprobs(vec![vec![-1.0; 4]]).unwrap_err().contains("1 sequences for 2"));
+        assert!(batch.split_logprobs(vec![vec![-1.0; 4], vec![-1.0; 4]]).unwrap_err().contains("4 log-probs for 5"));
     }
 }

@@ -1,152 +1,153 @@
-//! What does the server divide by?
+//! Measurement of a server's loss reduction.
 //!
-//! It is measured on a model made for the purpose and let go of afterwards: the norm of the gradient of one row, of the same
-//! row with twice the weight, and of the same row twice. Then a batch is scaled as training will scale it, and must give
-//! the norm it should. A server that surprises is refused before it has trained anything.
+//! It runs on a temporary model and compares gradient norms: one sequence, the same sequence with doubled weight, and
+//! the sequence twice. Then a batch scaled as in training must give the expected norm. A server with unexpected results
+//! is rejected before training.
 
 use super::{
-    batch::Batch,
-    client::{Done, Lost, Model, TinkerClient},
+    batch::TinkerBatch,
+    client::{RemoteModel, TinkerClient, TinkerError, TinkerResult},
     codec::{Datum, ForwardBackwardRequest},
 };
 use mage_engine::{Error, Loss, Objective, OptimStep, PerToken, Reduction, Result, TokenForest};
 use serde::Serialize;
 
-/// How far measured norms may be from what they should be; half precision is coarse.
+/// Relative tolerance of norms; bf16 is coarse.
 const TOLERANCE: f64 = 0.02;
-/// Tokens of the measured row, and how many of them count.
-const ROW: usize = 16;
-const COUNTED: usize = 4;
+/// Tokens of the measured sequence, and how many of them have a weight.
+const NUM_TOKENS: usize = 16;
+const NUM_WEIGHTED: usize = 4;
 
-/// What was measured of a server.
+/// Result of a calibration.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Calibration {
-    /// How it makes one number of token costs.
+    /// Measured reduction of token losses.
     pub reduction: Reduction,
-    /// The norm with twice the weight, over that with the weight.
+    /// Gradient norm with doubled weight, relative to the original.
     pub doubled_weight: f64,
-    /// The norm of a row twice, over that of the row.
-    pub doubled_rows: f64,
-    /// The norm of a batch as training scales it, over what it should be.
+    /// Gradient norm of the sequence twice, relative to once.
+    pub doubled_sequences: f64,
+    /// Gradient norm of a batch scaled as in training, relative to the expected norm.
     pub scaled: f64,
 }
 
-/// One row, or several of the same, each token that counts with `weight`.
-fn forest(rows: usize, weight: f32, vocabulary: usize, own: Option<&[f32]>) -> TokenForest {
-    let tokens: Vec<u32> = (0..ROW).map(|i| ((i * 5 + 1) % vocabulary) as u32).collect();
-    let mut weights = vec![0.0; ROW];
-    weights[ROW - COUNTED..].fill(weight);
-    let mut old_logprobs = vec![0.0; ROW];
+/// Copies of one sequence; each token that counts has `weight`.
+fn batch_of_copies(count: usize, weight: f32, vocab_size: usize, own: Option<&[f32]>) -> TokenForest {
+    let tokens: Vec<u32> = (0..NUM_TOKENS).map(|i| ((i * 5 + 1) % vocab_size) as u32).collect();
+    let mut weights = vec![0.0; NUM_TOKENS];
+    weights[NUM_TOKENS - NUM_WEIGHTED..].fill(weight);
+    let mut old_logprobs = vec![0.0; NUM_TOKENS];
     if let Some(own) = own {
         old_logprobs.copy_from_slice(own);
     }
-    let train = PerToken { weights, advantages: vec![1.0; ROW], old_logprobs, ..Default::default() };
-    TokenForest::from_sequences((0..rows).map(|_| (tokens.clone(), train.clone())))
+    let train = PerToken { weights, advantages: vec![1.0; NUM_TOKENS], old_logprobs, ..Default::default() };
+    TokenForest::from_sequences((0..count).map(|_| (tokens.clone(), train.clone())))
 }
 
-/// Measures a server, and refuses it where it is not what the backend is known to be.
+/// Measures a server, and fails if the result differs from the backend's known reduction.
 pub(super) async fn calibrate(
     client: &TinkerClient,
     base_model: &str,
     rank: usize,
     expected: Reduction,
-    vocabulary: usize,
+    vocab_size: usize,
 ) -> Result<Calibration> {
     let mut attempts = 0;
     loop {
         let model = client.create_model(base_model, rank, 1).await?;
-        let measured = measure(client, &model, vocabulary).await;
-        client.unload(model).await;
+        let measured = measure(client, &model, vocab_size).await;
+        client.unload_model(model).await;
         attempts += 1;
         match measured {
             Ok(calibration) => {
                 check(client, &calibration, expected)?;
                 return Ok(calibration);
             }
-            Err(Lost::Error(e)) => return Err(e),
-            // It was started anew in between.
-            Err(Lost::Model(_)) if attempts < 5 => {}
-            Err(Lost::Model(problem)) => return Err(client.wire.error(format!("calibration: {problem}"))),
+            Err(TinkerError::Other(e)) => return Err(e),
+            // The server restarted in between.
+            Err(TinkerError::ModelLost(_)) if attempts < 5 => {}
+            Err(TinkerError::ModelLost(problem)) => return Err(client.http.error(format!("calibration: {problem}"))),
         }
     }
 }
 
-async fn measure(client: &TinkerClient, model: &Model, vocabulary: usize) -> Done<Calibration> {
+async fn measure(client: &TinkerClient, model: &RemoteModel, vocab_size: usize) -> TinkerResult<Calibration> {
     let ce = Loss::of(Objective::CrossEntropy);
-    let batch = |rows, weight, own: Option<&[f32]>, loss: &Loss| {
-        Batch::new(&forest(rows, weight, vocabulary, own), loss, vocabulary, ROW)
+    let batch = |count, weight, own: Option<&[f32]>, loss: &Loss| {
+        TinkerBatch::new(&batch_of_copies(count, weight, vocab_size, own), loss, vocab_size, NUM_TOKENS)
     };
-    // As a sum asks for it: weights as they are.
-    let plain =
-        |rows, weight| -> Result<Vec<Datum>> { batch(rows, weight, None, &ce)?.trained(Reduction::TokenSum, None) };
-    // The first may hold what somebody left in its place; see `place`.
-    norm(client, model, "cross_entropy", plain(1, 1.0)?).await?;
-    let one = norm(client, model, "cross_entropy", plain(1, 1.0)?).await?;
-    let twice = norm(client, model, "cross_entropy", plain(1, 2.0)?).await?;
-    let two = norm(client, model, "cross_entropy", plain(2, 1.0)?).await?;
-    let (doubled_weight, doubled_rows) = (twice / one, two / one);
+    // Weights unchanged, as for a sum.
+    let unscaled = |count, weight| -> Result<Vec<Datum>> {
+        batch(count, weight, None, &ce)?.training_data(Reduction::TokenSum, None)
+    };
+    // The first gradient may include a stale one in the slot; see `stale_gradient`.
+    norm(client, model, "cross_entropy", unscaled(1, 1.0)?).await?;
+    let one = norm(client, model, "cross_entropy", unscaled(1, 1.0)?).await?;
+    let twice = norm(client, model, "cross_entropy", unscaled(1, 2.0)?).await?;
+    let two = norm(client, model, "cross_entropy", unscaled(2, 1.0)?).await?;
+    let (doubled_weight, doubled_sequences) = (twice / one, two / one);
     let near = |x: f64, y: f64| (x / y - 1.0).abs() < TOLERANCE;
-    let reduction = match (doubled_weight, doubled_rows) {
+    let reduction = match (doubled_weight, doubled_sequences) {
         (w, r) if near(w, 1.0) && near(r, 1.0) => Reduction::SequenceMean,
         (w, r) if near(w, 2.0) && near(r, 2.0) => Reduction::TokenSum,
         (w, r) => {
             let text = format!(
-                "its loss is neither a sum nor a mean over rows: twice the weight gives {w:.3} times the gradient, twice \
-                 the rows {r:.3} times; training over it would mean something else than the recipe says"
+                "the server's loss is neither a sum nor a mean over sequences: doubling the weight scales the gradient by \
+                 {w:.3}, doubling the sequences by {r:.3}; training would not follow the recipe"
             );
-            return Err(client.wire.error(text).into());
+            return Err(client.http.error(text).into());
         }
     };
-    // A mean over the counted tokens, of two rows, by importance sampling against its own log-probabilities.
+    // The mean over the weighted tokens of two sequences, by importance sampling against the server's own log-probs.
     let own = {
         let batch = batch(1, 1.0, None, &ce)?;
         let mut own = client.score(model, &batch, "calibration").await?;
-        if let Some(problem) = batch.unsound(&own) {
-            return Err(client.wire.error(format!("calibration: {problem}")).into());
+        if let Some(problem) = batch.find_invalid_logprob(&own) {
+            return Err(client.http.error(format!("calibration: {problem}")).into());
         }
         own.remove(0)
     };
     let is = Loss::of(Objective::ImportanceSampling);
-    let scaled = batch(2, 1.0 / (2 * COUNTED) as f32, Some(&own), &is)?.trained(reduction, None)?;
+    let scaled = batch(2, 1.0 / (2 * NUM_WEIGHTED) as f32, Some(&own), &is)?.training_data(reduction, None)?;
     let scaled = norm(client, model, "importance_sampling", scaled).await?;
-    let expected = if reduction == Reduction::SequenceMean { one } else { one / COUNTED as f64 };
-    Ok(Calibration { reduction, doubled_weight, doubled_rows, scaled: scaled / expected })
+    let expected = if reduction == Reduction::SequenceMean { one } else { one / NUM_WEIGHTED as f64 };
+    Ok(Calibration { reduction, doubled_weight, doubled_sequences, scaled: scaled / expected })
 }
 
-/// The norm of a gradient; the step that tells it changes nothing.
-async fn norm(client: &TinkerClient, model: &Model, loss_fn: &str, data: Vec<Datum>) -> Done<f64> {
+/// Gradient norm, as reported by a step with learning rate 0.
+async fn norm(client: &TinkerClient, model: &RemoteModel, loss_fn: &str, data: Vec<Datum>) -> TinkerResult<f64> {
     let request = ForwardBackwardRequest {
         model_id: model.id.clone(),
-        seq_id: model.next() as i32,
+        seq_id: model.next_seq() as i32,
         data,
         loss_fn: loss_fn.to_owned(),
         ..Default::default()
     };
     client.forward_backward(model, &request).await?;
-    let still = OptimStep { learning_rate: 0.0, max_grad_norm: 0.0, ..OptimStep::default() };
-    match client.optim_step(model, model.next(), &still).await? {
+    let no_op = OptimStep { learning_rate: 0.0, max_grad_norm: 0.0, ..OptimStep::default() };
+    match client.optim_step(model, model.next_seq(), &no_op).await? {
         Some(norm) if norm.is_finite() && norm > 0.0 => Ok(norm),
-        Some(norm) => Err(client.wire.error(format!("calibration: a gradient's norm is {norm}")).into()),
-        None => Err(client.wire.error("calibration: it does not tell the gradient's norm").into()),
+        Some(norm) => Err(client.http.error(format!("calibration: the gradient norm is {norm}")).into()),
+        None => Err(client.http.error("calibration: the server does not report the gradient norm").into()),
     }
 }
 
 fn check(client: &TinkerClient, found: &Calibration, expected: Reduction) -> Result<()> {
-    let words = |r: Reduction| if r == Reduction::TokenSum { "sums over tokens" } else { "takes means over rows" };
+    let describe = |r: Reduction| if r == Reduction::TokenSum { "sums over tokens" } else { "averages over sequences" };
     if found.reduction != expected {
         return Err(Error::Engine {
-            engine: client.wire.address().to_owned(),
+            engine: client.http.address().to_owned(),
             reason: format!(
-                "it {}, and the backend that the recipe names {}: set tinker.backend to what the server runs",
-                words(found.reduction),
-                words(expected)
+                "the server {}, but the configured backend {}: set tinker.backend to the backend of the server",
+                describe(found.reduction),
+                describe(expected)
             ),
         });
     }
     if (found.scaled - 1.0).abs() > TOLERANCE {
         return Err(Error::Engine {
-            engine: client.wire.address().to_owned(),
-            reason: format!("a batch scaled as in training gives {:.3} times the gradient it should", found.scaled),
+            engine: client.http.address().to_owned(),
+            reason: format!("a batch scaled as in training gives {:.3} times the expected gradient", found.scaled),
         });
     }
     Ok(())

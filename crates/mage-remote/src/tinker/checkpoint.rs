@@ -1,15 +1,15 @@
-//! How does a server keep what was learned, and give it back?
+//! Server-side checkpoints: save, load, list, delete and download.
 //!
-//! Saving and loading carry no sequence numbers: a checkpoint has a name used once, and a load that was not confirmed is done
-//! over with a fresh model.
+//! Saving and loading have no sequence numbers. A checkpoint name is used only once, and an unconfirmed load is
+//! repeated on a new model.
 
 use super::{
-    client::{Answer, Done, Lost, Model, Submitted, TinkerClient},
-    wait::Wait,
+    client::{RemoteModel, ResponseFormat, SubmitResponse, TinkerClient, TinkerError, TinkerResult},
+    wait::PollWait,
 };
 use crate::{
     http::client::{HttpError, HttpRequest},
-    http::retry::pause,
+    http::retry::backoff,
 };
 use mage_engine::Result;
 use mage_rng::Seed;
@@ -19,136 +19,146 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 impl TinkerClient {
-    /// Keeps the state of training under a name that was never used before; returns its path.
-    pub(super) async fn save_state(&self, model: &Model, name: &str) -> Done<String> {
+    /// Saves the training state under a new name; returns its path.
+    pub(super) async fn save_state(&self, model: &RemoteModel, name: &str) -> TinkerResult<String> {
         let name = self.save("save_weights", model, name, "weights").await?;
         Ok(format!("tinker://{}/weights/{name}", model.id))
     }
 
-    /// Keeps the weights for samplers under a name that was never used before; returns the name they got.
-    pub(super) async fn save_for_sampler(&self, model: &Model, name: &str) -> Done<String> {
+    /// Saves the weights for samplers under a new name; returns the name used.
+    pub(super) async fn save_for_sampler(&self, model: &RemoteModel, name: &str) -> TinkerResult<String> {
         self.save("save_weights_for_sampler", model, name, "sampler_weights").await
     }
 
-    /// Where weights for samplers are kept.
+    /// Path of saved sampler weights.
     pub(super) fn sampler_path(model: &str, name: &str) -> String {
         format!("tinker://{model}/sampler_weights/{name}")
     }
 
-    /// Saves under a name, or under one made from it where that one was begun and is not there after a while: a server that was
-    /// started anew in the middle remembers the name, and nobody is there to finish it. Asked again it says whether it has the
-    /// model. Whichever comes to be is taken, for as long as a server is waited for.
-    async fn save(&self, path: &str, model: &Model, name: &str, kind: &str) -> Done<String> {
-        let (what, limit) = (format!("{path} of `{name}`"), self.wire.waiting.away);
-        // Another name must have its chance, too.
-        let soon = self.wire.waiting.attempt.min(limit / 2);
-        let (mut begun, mut wait) = (Vec::<String>::new(), None);
+    /// Saves under `name`, or under a derived name if the save of the first was started and does not appear in time: a
+    /// server that restarted in between has reserved the name, but the save will never finish. The repeated request
+    /// also reports whether the server still has the model. The first checkpoint that appears is used, within the
+    /// outage timeout.
+    async fn save(&self, path: &str, model: &RemoteModel, name: &str, kind: &str) -> TinkerResult<String> {
+        let (what, limit) = (format!("{path} of `{name}`"), self.http.timeouts.outage);
+        // Leaves time for a second name.
+        let timeout = self.http.timeouts.attempt.min(limit / 2);
+        let (mut started, mut wait) = (Vec::<String>::new(), None);
         let saved = loop {
-            let next = if begun.is_empty() { name.to_owned() } else { format!("{name}-{}", begun.len()) };
+            let next = if started.is_empty() { name.to_owned() } else { format!("{name}-{}", started.len()) };
             let body = json!({"model_id": model.id, "path": next, "type": path});
-            let text = match self.wire.json::<Submitted>(&HttpRequest::post(path, &body)).await {
+            let text = match self.http.send_json::<SubmitResponse>(&HttpRequest::post(path, &body)).await {
                 Ok(submitted) => {
-                    self.result(path, &submitted.request_id, Answer::Json).await?;
+                    self.wait_for_result(path, &submitted.request_id, ResponseFormat::Json).await?;
                     break next;
                 }
-                // The name is ours alone: it heard us before, and only its answer was lost.
-                Err(HttpError::Refused(StatusCode::CONFLICT, text)) => text,
-                Err(HttpError::Refused(StatusCode::NOT_FOUND, text)) => {
-                    return Err(Lost::Model(format!("{path}: {text}")));
+                // Nobody else uses the name: the server received the first request and its response was lost.
+                Err(HttpError::Rejected(StatusCode::CONFLICT, text)) => text,
+                Err(HttpError::Rejected(StatusCode::NOT_FOUND, text)) => {
+                    return Err(TinkerError::ModelLost(format!("{path}: {text}")));
                 }
-                Err(trouble) => return Err(self.failed(path, &trouble).into()),
+                Err(trouble) => return Err(self.request_error(path, &trouble).into()),
             };
-            begun.push(next);
-            // From here on: that the server was away has a limit of its own.
-            let wait = wait.get_or_insert_with(|| Wait::new(&self.wire, &self.slow, &what, limit));
-            if let Some(there) = wait.watch(self.comes_to_be(model, &begun, kind, soon)).await? {
-                break there;
+            started.push(next);
+            // The limit counts from here; outages before have a limit of their own.
+            let wait = wait.get_or_insert_with(|| PollWait::new(&self.http, &self.slow_threshold, &what, limit));
+            if let Some(found) = wait.run(self.find_checkpoint(model, &started, kind, timeout)).await? {
+                break found;
             }
-            wait.again(&format!("{text}, and it is not listed")).await?;
-            if begun.len() == 1 {
-                let (address, seconds) = (self.wire.address(), soon.as_secs_f64());
-                self.wire.notices.say(format!(
-                    "{address} has begun checkpoint `{name}` and not finished it within {seconds:.0} s; saving under another name"
+            wait.retry(&format!("{text}, and the checkpoint is not listed")).await?;
+            if started.len() == 1 {
+                let (address, seconds) = (self.http.address(), timeout.as_secs_f64());
+                self.http.status_log.log(format!(
+                    "{address} did not finish checkpoint `{name}` within {seconds:.0} s; saving under another name"
                 ));
             }
         };
-        // By now they are finished, or never will be.
-        for spare in begun.iter().filter(|name| **name != saved) {
-            self.forget(&format!("tinker://{}/{kind}/{spare}", model.id)).await;
+        // The other saves have finished by now or never will.
+        for spare in started.iter().filter(|name| **name != saved) {
+            self.delete_checkpoint(&format!("tinker://{}/{kind}/{spare}", model.id)).await;
         }
         Ok(saved)
     }
 
-    /// Which of some checkpoints that were begun is there `soon`.
-    async fn comes_to_be(&self, model: &Model, names: &[String], kind: &str, soon: Duration) -> Done<Option<String>> {
-        let (ask, started) = (HttpRequest::get(format!("training_runs/{}/checkpoints", model.id)), Instant::now());
-        let luck = Seed::new(0).child(&names[0]);
-        for looks in 0.. {
-            let list: Value = self.wire.json(&ask).await.map_err(|t| match t {
-                HttpError::Refused(StatusCode::NOT_FOUND, text) => Lost::Model(format!("listing checkpoints: {text}")),
-                t => self.failed("listing checkpoints", &t).into(),
+    /// Waits until one of the started checkpoints is listed, for at most `timeout`.
+    async fn find_checkpoint(
+        &self,
+        model: &RemoteModel,
+        names: &[String],
+        kind: &str,
+        timeout: Duration,
+    ) -> TinkerResult<Option<String>> {
+        let (request, since) = (HttpRequest::get(format!("training_runs/{}/checkpoints", model.id)), Instant::now());
+        let seed = Seed::new(0).child(&names[0]);
+        for polls in 0.. {
+            let list: Value = self.http.send_json(&request).await.map_err(|e| match e {
+                HttpError::Rejected(StatusCode::NOT_FOUND, text) => {
+                    TinkerError::ModelLost(format!("listing checkpoints: {text}"))
+                }
+                e => self.request_error("listing checkpoints", &e).into(),
             })?;
             let listed = list["checkpoints"].as_array().into_iter().flatten();
             let paths: Vec<&str> = listed.filter_map(|c| c["tinker_path"].as_str()).collect();
-            let there = |name: &&String| paths.iter().any(|p| p.ends_with(&format!("/{kind}/{name}")));
-            if let Some(name) = names.iter().find(there) {
+            let is_listed = |name: &&String| paths.iter().any(|p| p.ends_with(&format!("/{kind}/{name}")));
+            if let Some(name) = names.iter().find(is_listed) {
                 return Ok(Some(name.clone()));
             }
-            if started.elapsed() >= soon {
+            if since.elapsed() >= timeout {
                 break;
             }
-            tokio::time::sleep(pause(looks, None, luck)).await;
+            tokio::time::sleep(backoff(polls, None, seed)).await;
         }
         Ok(None)
     }
 
-    /// Puts a saved state into a fresh model. Not to be tried again on the same one.
-    pub(super) async fn load_state(&self, model: &Model, path: &str) -> Done<()> {
+    /// Loads a saved state into a new model. Must not be repeated on the same model.
+    pub(super) async fn load_state(&self, model: &RemoteModel, path: &str) -> TinkerResult<()> {
         let body = json!({"model_id": model.id, "path": path, "optimizer": true, "type": "load_weights"});
-        let mut ask = HttpRequest::post("load_weights", &body);
-        ask.accept = "application/json";
-        let bytes = match self.wire.once(&ask).await {
+        let mut request = HttpRequest::post("load_weights", &body);
+        request.accept = "application/json";
+        let bytes = match self.http.send_once(&request).await {
             Ok(bytes) => bytes,
-            Err(HttpError::Refused(StatusCode::NOT_FOUND, text)) => return Err(self.not_loaded(path, text)),
-            Err(last @ (HttpError::Refused(..) | HttpError::Never(_))) => {
-                return Err(self.failed(&format!("loading {path}"), &last).into());
+            Err(HttpError::Rejected(StatusCode::NOT_FOUND, text)) => return Err(self.load_error(path, text)),
+            Err(last @ (HttpError::Rejected(..) | HttpError::Permanent(_))) => {
+                return Err(self.request_error(&format!("loading {path}"), &last).into());
             }
-            Err(trouble) => return Err(Lost::Model(trouble.text())),
+            Err(trouble) => return Err(TinkerError::ModelLost(trouble.text())),
         };
-        let submitted: Submitted = serde_json::from_slice(&bytes).map_err(|e| Lost::Model(e.to_string()))?;
-        match self.result("load_weights", &submitted.request_id, Answer::Json).await {
+        let submitted: SubmitResponse =
+            serde_json::from_slice(&bytes).map_err(|e| TinkerError::ModelLost(e.to_string()))?;
+        match self.wait_for_result("load_weights", &submitted.request_id, ResponseFormat::Json).await {
             Ok(_) => Ok(()),
-            Err(Lost::Model(text)) => Err(self.not_loaded(path, text)),
+            Err(TinkerError::ModelLost(text)) => Err(self.load_error(path, text)),
             Err(e) => Err(e),
         }
     }
 
-    /// What is not found when a state is loaded: the state, which no feeding brings back, or the model. SkyRL says "Training
-    /// checkpoint not found in …" of the one and "Model … not loaded" of the other.
-    fn not_loaded(&self, path: &str, text: String) -> Lost {
+    /// Classifies "not found" of a load: the state itself, which no restore brings back, or the model. SkyRL reports
+    /// "Training checkpoint not found in …" for the former and "Model … not loaded" for the latter.
+    fn load_error(&self, path: &str, text: String) -> TinkerError {
         match text.to_lowercase().contains("checkpoint") {
-            true => Lost::Error(self.wire.error(format!(
-                "the state it kept at {path} is gone ({text}): was its folder of checkpoints emptied, or is this another \
-                 server? Put the folder back, resume a run whose checkpoint it still has, or start anew"
+            true => TinkerError::Other(self.http.error(format!(
+                "the server no longer has the state {path} ({text}): its checkpoint directory was cleared, or this is another \
+                 server. Restore the directory, resume a run whose state it still has, or start a new run"
             ))),
-            false => Lost::Model(text),
+            false => TinkerError::ModelLost(text),
         }
     }
 
-    /// Removes a checkpoint; one that is gone already is fine, and one that will not go costs only space.
-    pub(super) async fn forget(&self, path: &str) {
+    /// Deletes a checkpoint. Failures only cost disk space and are ignored.
+    pub(super) async fn delete_checkpoint(&self, path: &str) {
         if let Some((model, rest)) = path.strip_prefix("tinker://").and_then(|p| p.split_once('/')) {
             let path = format!("training_runs/{model}/checkpoints/{rest}");
-            let ask = HttpRequest { method: Method::DELETE, path, body: None, accept: "*/*", long: false };
-            let _ = self.wire.once(&ask).await;
+            let request = HttpRequest { method: Method::DELETE, path, body: None, accept: "*/*", long_running: false };
+            let _ = self.http.send_once(&request).await;
         }
     }
 
-    /// The adapter of saved sampler weights, as a packed archive.
-    pub(super) async fn archive(&self, model: &str, name: &str) -> Result<Vec<u8>> {
-        let ask = HttpRequest::get(format!("training_runs/{model}/checkpoints/{name}/download")).long();
-        let (what, limit) = ("fetching an adapter", self.wire.waiting.operation);
-        let mut wait = Wait::new(&self.wire, &self.slow, what, limit);
-        wait.watch(self.wire.ask(&ask)).await.map_err(|t| self.failed(what, &t))
+    /// Downloads saved sampler weights as an archive.
+    pub(super) async fn download_adapter(&self, model: &str, name: &str) -> Result<Vec<u8>> {
+        let request = HttpRequest::get(format!("training_runs/{model}/checkpoints/{name}/download")).long_running();
+        let (what, limit) = ("downloading an adapter", self.http.timeouts.operation);
+        let mut wait = PollWait::new(&self.http, &self.slow_threshold, what, limit);
+        wait.run(self.http.send(&request)).await.map_err(|t| self.request_error(what, &t))
     }
 }

@@ -1,14 +1,15 @@
-//! How does one talk to a Tinker server so that nothing is lost and nothing is done twice?
+//! Client of the Tinker protocol.
 //!
-//! Everything slow is a future: a request is handed in, and its result is asked for until it is there. Gradients and steps
-//! carry a sequence number, so that handing one in again gives the same future. What carries none is made safe otherwise:
-//! a model whose creation was not confirmed is left to a session that nobody keeps alive; for checkpoints see `checkpoint`.
+//! Slow operations are futures: a request is submitted and its result polled. Gradients and steps carry a sequence
+//! number as idempotency key, so that resubmission returns the same future. Requests without one are made safe
+//! otherwise: a model whose creation was not confirmed expires with its session, which gets no heartbeats; for
+//! checkpoints see `checkpoint`.
 
 use super::{
-    Dialect,
-    batch::Batch,
+    SdkVersion,
+    batch::TinkerBatch,
     codec::{self, ForwardBackwardOutput, ForwardBackwardRequest, PROTOBUF, SampleResponse},
-    wait::{Slow, Wait},
+    wait::{PollWait, SlowThreshold},
 };
 use crate::{
     ApiKey, Service, StatusLog,
@@ -29,294 +30,310 @@ use std::{
 };
 use tokio::{task::JoinHandle, time::Instant};
 
-/// How often a session says that it is alive; servers drop models of sessions that are silent for minutes.
-const HEARTBEAT: Duration = Duration::from_secs(10);
-/// What SkyRL says where there is no place for another model. Those of sessions that fell silent come free in time.
-const FULL: &str = "Maximum number of LoRA adapters";
+/// Heartbeat interval of a session; servers drop models of sessions without heartbeats for minutes.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
+/// SkyRL's error if all adapter slots are taken. Slots of expired sessions become free in time.
+const NO_FREE_SLOT: &str = "Maximum number of LoRA adapters";
 
-/// Where a Tinker server is and how it is spoken to.
+/// Address of and access to a Tinker server.
 #[derive(Clone, Debug)]
 pub struct TinkerServer {
-    /// Its address, with or without `/api/v1`.
+    /// Address, with or without `/api/v1`.
     pub url: String,
-    /// The dialect.
-    pub dialect: Dialect,
-    /// What opens the door, where it is locked.
+    /// SDK version of the protocol.
+    pub sdk_version: SdkVersion,
+    /// API key, if required.
     pub key: Option<ApiKey>,
-    /// How long it is waited for.
-    pub waiting: Timeouts,
-    /// Who hears of waiting.
-    pub notices: StatusLog,
+    /// Timeouts.
+    pub timeouts: Timeouts,
+    /// Status log.
+    pub status_log: StatusLog,
 }
 
 impl TinkerServer {
-    /// The models it offers, if it answers within a while: nobody is waited for longer, and nobody hears of waiting. What is
-    /// risky about the way there is said before anything is sent.
-    pub async fn reach(&self, within: Duration) -> Result<Vec<String>> {
-        let waiting = Timeouts { attempt: within, away: within, ..self.waiting };
-        let client = TinkerClient::new(&TinkerServer { waiting, notices: StatusLog::default(), ..self.clone() })?;
-        if let Some(risk) = client.wire.risk() {
-            self.notices.say(risk);
+    /// Returns the models that the server offers, within `timeout` and without logging outages. A security warning is
+    /// logged before anything is sent.
+    pub async fn probe(&self, timeout: Duration) -> Result<Vec<String>> {
+        let timeouts = Timeouts { attempt: timeout, outage: timeout, ..self.timeouts };
+        let client = TinkerClient::new(&TinkerServer { timeouts, status_log: StatusLog::default(), ..self.clone() })?;
+        if let Some(warning) = client.http.security_warning() {
+            self.status_log.log(warning);
         }
-        client.greet().await
+        client.handshake().await
     }
 }
 
-/// Why an operation did not come to its end.
+/// Failure of an operation.
 #[derive(Debug)]
-pub(super) enum Lost {
-    /// The server no longer has the model: it was started anew, or let go of it.
-    Model(String),
-    /// Anything else.
-    Error(Error),
+pub(super) enum TinkerError {
+    /// The server lost the model: it restarted or dropped it.
+    ModelLost(String),
+    /// Any other error.
+    Other(Error),
 }
 
-impl From<Error> for Lost {
+impl From<Error> for TinkerError {
     fn from(e: Error) -> Self {
-        Lost::Error(e)
+        TinkerError::Other(e)
     }
 }
 
-/// What an operation comes to.
-pub(super) type Done<T> = std::result::Result<T, Lost>;
+/// Result of an operation.
+pub(super) type TinkerResult<T> = std::result::Result<T, TinkerError>;
 
-/// A connection to a server.
+/// Client of a Tinker server.
 #[derive(Clone, Debug)]
 pub(super) struct TinkerClient {
-    pub(super) wire: HttpClient,
-    dialect: Dialect,
-    pub(super) slow: Slow,
+    pub(super) http: HttpClient,
+    sdk_version: SdkVersion,
+    pub(super) slow_threshold: SlowThreshold,
 }
 
-/// A model in training on a server. Its session lives as long as it does.
+/// A model in training on a server. Its session gets heartbeats as long as this value exists.
 #[derive(Debug)]
-pub(super) struct Model {
+pub(super) struct RemoteModel {
     pub(super) id: String,
     session: String,
     seq: AtomicU64,
-    /// Whether a gradient of its may wait for a step on the server.
-    holds: AtomicBool,
-    beat: JoinHandle<()>,
+    /// Whether the server may hold a gradient without a step.
+    has_pending_gradient: AtomicBool,
+    heartbeat: JoinHandle<()>,
 }
 
-impl Drop for Model {
+impl Drop for RemoteModel {
     fn drop(&mut self) {
-        self.beat.abort();
+        self.heartbeat.abort();
     }
 }
 
-impl Model {
-    /// The next sequence number; 0 means none on the wire.
-    pub(super) fn next(&self) -> u64 {
+impl RemoteModel {
+    /// Next sequence number; 0 means none in the protocol.
+    pub(super) fn next_seq(&self) -> u64 {
         self.seq.fetch_add(1, Ordering::Relaxed) + 1
     }
 }
 
 #[derive(Deserialize)]
-pub(super) struct Submitted {
+pub(super) struct SubmitResponse {
     pub(super) request_id: String,
 }
 
 #[derive(Deserialize)]
-struct Created {
+struct CreateModelResponse {
     model_id: String,
     request_id: String,
 }
 
 #[derive(Deserialize)]
-struct Stepped {
+struct OptimStepResponse {
     #[serde(default)]
     metrics: std::collections::BTreeMap<String, Option<f64>>,
 }
 
-/// A future's result.
-pub(super) enum Answer {
+/// Format of a future's result.
+pub(super) enum ResponseFormat {
     Json,
     Protobuf,
 }
 
 impl TinkerClient {
     pub(super) fn new(server: &TinkerServer) -> Result<Self> {
-        let address = Service::Tinker.address(&server.url).map_err(|e| Error::invalid("tinker", e))?;
+        let address = Service::Tinker.normalize_address(&server.url).map_err(|e| Error::invalid("tinker", e))?;
         let base = format!("{address}/api/v1/");
         let key = server.key.clone().map(|key| ("x-api-key", key));
-        let wire = HttpClient::new(&base, key, server.waiting, server.notices.clone())?;
-        Ok(TinkerClient { wire, dialect: server.dialect, slow: Slow::default() })
+        let http = HttpClient::new(&base, key, server.timeouts, server.status_log.clone())?;
+        Ok(TinkerClient { http, sdk_version: server.sdk_version, slow_threshold: SlowThreshold::default() })
     }
 
-    /// Another way to the same server, with connections of its own; what one says about its absence the other does not repeat.
-    pub(super) fn beside(&self, server: &TinkerServer) -> Result<Self> {
+    /// A client of the same server with its own connections. Outage state and slow-request threshold are shared, so
+    /// that both log an event only once.
+    pub(super) fn with_own_connections(&self, server: &TinkerServer) -> Result<Self> {
         let mut other = TinkerClient::new(server)?;
-        other.wire.outage = Arc::clone(&self.wire.outage);
-        other.slow = self.slow.clone();
+        other.http.outage = Arc::clone(&self.http.outage);
+        other.slow_threshold = self.slow_threshold.clone();
         Ok(other)
     }
 
-    pub(super) fn failed(&self, what: &str, trouble: &HttpError) -> Error {
-        self.wire.error(format!("{what}: {}", trouble.text()))
+    pub(super) fn request_error(&self, what: &str, error: &HttpError) -> Error {
+        self.http.error(format!("{what}: {}", error.text()))
     }
 
-    /// Introduces itself and returns the models the server knows.
-    pub(super) async fn greet(&self) -> Result<Vec<String>> {
-        let hello = HttpRequest::post("client/config", &json!({"sdk_version": self.dialect.version()}));
-        let config: Value = match self.wire.json(&hello).await {
+    /// Performs the handshake and returns the models that the server offers.
+    pub(super) async fn handshake(&self) -> Result<Vec<String>> {
+        let request = HttpRequest::post("client/config", &json!({"sdk_version": self.sdk_version.as_str()}));
+        let config: Value = match self.http.send_json(&request).await {
             Ok(config) => config,
-            Err(HttpError::Refused(StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED, text)) => {
-                let who = Service::Tinker.missing(&self.wire).await;
-                return Err(self.wire.error(format!("{who} ({text})")));
+            Err(HttpError::Rejected(StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED, text)) => {
+                let found = Service::Tinker.describe_wrong_server(&self.http).await;
+                return Err(self.http.error(format!("{found} ({text})")));
             }
-            Err(HttpError::Away(text)) => {
-                return Err(self.wire.error(format!("{text}: is it started, and is tinker.url its address?")));
+            Err(HttpError::Unreachable(text)) => {
+                return Err(self
+                    .http
+                    .error(format!("{text}: check that the server runs and that tinker.url is its address")));
             }
-            Err(other) => return Err(self.failed("the handshake", &other)),
+            Err(other) => return Err(self.request_error("the handshake", &other)),
         };
         if config["pjwt_auth_enabled"] == true {
-            return Err(self.wire.error("it wants logins by signed tokens, which this dialect does not speak"));
+            return Err(self.http.error("the server requires login by signed tokens (JWT), which is not supported"));
         }
         let caps: Value = self
-            .wire
-            .json(&HttpRequest::get("get_server_capabilities"))
+            .http
+            .send_json(&HttpRequest::get("get_server_capabilities"))
             .await
-            .map_err(|t| self.failed("asking what it can do", &t))?;
+            .map_err(|t| self.request_error("get_server_capabilities", &t))?;
         let models = caps["supported_models"].as_array().cloned().unwrap_or_default();
         Ok(models.iter().filter_map(|m| m["model_name"].as_str().map(str::to_owned)).collect())
     }
 
-    /// A new model with an adapter that changes nothing yet.
-    pub(super) async fn create_model(&self, base_model: &str, rank: usize, seed: u32) -> Result<Model> {
-        let session =
-            json!({"tags": [], "user_metadata": {}, "sdk_version": self.dialect.version(), "type": "create_session"});
-        let what = "creating a model";
-        let mut wait = Wait::new(&self.wire, &self.slow, what, self.wire.waiting.away);
+    /// Creates a model with a freshly initialised adapter.
+    pub(super) async fn create_model(&self, base_model: &str, rank: usize, seed: u32) -> Result<RemoteModel> {
+        let session = json!({"tags": [], "user_metadata": {}, "sdk_version": self.sdk_version.as_str(), "type": "create_session"});
+        let what = "create_model";
+        let mut wait = PollWait::new(&self.http, &self.slow_threshold, what, self.http.timeouts.outage);
         loop {
             let opened: Value = self
-                .wire
-                .json(&HttpRequest::post("create_session", &session))
+                .http
+                .send_json(&HttpRequest::post("create_session", &session))
                 .await
-                .map_err(|t| self.failed("opening a session", &t))?;
-            let id =
-                opened["session_id"].as_str().ok_or_else(|| self.wire.error("a session without an id"))?.to_owned();
+                .map_err(|t| self.request_error("create_session", &t))?;
+            let id = opened["session_id"]
+                .as_str()
+                .ok_or_else(|| self.http.error("create_session: no session id in the response"))?
+                .to_owned();
             if let Some(problem) = opened["error_message"].as_str() {
-                return Err(self.wire.error(format!("opening a session: {problem}")));
+                return Err(self.http.error(format!("create_session: {problem}")));
             }
             let lora =
                 json!({"rank": rank, "seed": seed, "train_unembed": false, "train_mlp": true, "train_attn": true});
             let body = json!({"session_id": id, "model_seq_id": 0, "base_model": base_model, "lora_config": lora});
-            // Once only: a second time would make a second model. An unconfirmed one goes with its session.
-            let answer = wait.watch(self.wire.once(&HttpRequest::post("create_model", &body))).await;
-            let created: Created = match answer {
+            // Not retried in place: a retry would create a second model. An unconfirmed one expires with its session.
+            let answer = wait.run(self.http.send_once(&HttpRequest::post("create_model", &body))).await;
+            let created: CreateModelResponse = match answer {
                 Ok(bytes) => match serde_json::from_slice(&bytes) {
                     Ok(created) => created,
-                    Err(e) => return Err(self.wire.error(format!("{what}: unusable answer: {e}"))),
+                    Err(e) => return Err(self.http.error(format!("{what}: invalid response: {e}"))),
                 },
-                Err(last @ (HttpError::Refused(..) | HttpError::Never(_))) => return Err(self.failed(what, &last)),
-                Err(trouble) => {
-                    wait.again(&trouble.text()).await?;
+                Err(error @ (HttpError::Rejected(..) | HttpError::Permanent(_))) => {
+                    return Err(self.request_error(what, &error));
+                }
+                Err(error) => {
+                    wait.retry(&error.text()).await?;
                     continue;
                 }
             };
-            let beat = tokio::spawn(beat(self.wire.clone(), id.clone()));
-            let model = Model {
+            let heartbeat = tokio::spawn(send_heartbeats(self.http.clone(), id.clone()));
+            let model = RemoteModel {
                 id: created.model_id,
                 session: id,
                 seq: AtomicU64::new(0),
-                holds: AtomicBool::new(false),
-                beat,
+                has_pending_gradient: AtomicBool::new(false),
+                heartbeat,
             };
-            match self.result(what, &created.request_id, Answer::Json).await {
+            match self.wait_for_result(what, &created.request_id, ResponseFormat::Json).await {
                 Ok(_) => return Ok(model),
-                // The server went away in between; whatever it made is gone or will go.
-                Err(Lost::Model(problem)) => wait.again(&problem).await?,
-                // One that was killed has left its model behind, for as long as its session is taken for alive.
-                Err(Lost::Error(Error::Engine { reason, .. })) if reason.contains(FULL) => {
-                    wait.again(reason.trim_start_matches(&format!("{what}: "))).await?;
+                // The server restarted in between; the model is gone or will expire.
+                Err(TinkerError::ModelLost(problem)) => wait.retry(&problem).await?,
+                // A killed run occupies the slot until its session expires.
+                Err(TinkerError::Other(Error::Engine { reason, .. })) if reason.contains(NO_FREE_SLOT) => {
+                    wait.retry(reason.trim_start_matches(&format!("{what}: "))).await?;
                 }
-                Err(Lost::Error(e)) => return Err(e),
+                Err(TinkerError::Other(e)) => return Err(e),
             }
         }
     }
 
-    /// Lets go of a model, and waits until its place is free. Whether the server hears it does not matter in the end:
-    /// silence does the same, only later. A gradient without a step is not left to whoever is given its place; see `place`.
-    pub(super) async fn unload(&self, model: Model) {
-        if model.holds.load(Ordering::Relaxed) {
-            let still = OptimStep { learning_rate: 0.0, max_grad_norm: 0.0, ..OptimStep::default() };
-            let _ = tokio::time::timeout(HEARTBEAT, self.optim_step(&model, model.next(), &still)).await;
+    /// Unloads a model and waits until its slot is free. Errors are ignored: without heartbeats it expires anyway. A
+    /// pending gradient is consumed first, so that the slot's next model does not inherit it; see `stale_gradient`.
+    pub(super) async fn unload_model(&self, model: RemoteModel) {
+        if model.has_pending_gradient.load(Ordering::Relaxed) {
+            let no_op = OptimStep { learning_rate: 0.0, max_grad_norm: 0.0, ..OptimStep::default() };
+            let _ = tokio::time::timeout(HEARTBEAT_INTERVAL, self.optim_step(&model, model.next_seq(), &no_op)).await;
         }
-        let asked = self.wire.once(&HttpRequest::post("unload_model", &json!({"model_id": model.id}))).await;
-        let submitted = asked.ok().and_then(|bytes| serde_json::from_slice::<Submitted>(&bytes).ok());
+        let response = self.http.send_once(&HttpRequest::post("unload_model", &json!({"model_id": model.id}))).await;
+        let submitted = response.ok().and_then(|bytes| serde_json::from_slice::<SubmitResponse>(&bytes).ok());
         if let Some(submitted) = submitted {
-            let _ =
-                tokio::time::timeout(HEARTBEAT, self.result("unload_model", &submitted.request_id, Answer::Json)).await;
+            let _ = tokio::time::timeout(
+                HEARTBEAT_INTERVAL,
+                self.wait_for_result("unload_model", &submitted.request_id, ResponseFormat::Json),
+            )
+            .await;
         }
     }
 
-    /// Waits for a future's result.
-    pub(super) async fn result(&self, what: &str, request: &str, kind: Answer) -> Done<Vec<u8>> {
+    /// Polls a future until its result is available.
+    pub(super) async fn wait_for_result(
+        &self,
+        what: &str,
+        request: &str,
+        format: ResponseFormat,
+    ) -> TinkerResult<Vec<u8>> {
         let mut ask = HttpRequest::post("retrieve_future", &json!({"request_id": request}));
-        if let Answer::Protobuf = kind {
+        if let ResponseFormat::Protobuf = format {
             ask.accept = PROTOBUF;
         }
-        let mut wait = Wait::new(&self.wire, &self.slow, what, self.wire.waiting.operation);
-        let mut patience = RetryDeadline::new(&self.wire);
+        let mut wait = PollWait::new(&self.http, &self.slow_threshold, what, self.http.timeouts.operation);
+        let mut deadline = RetryDeadline::new(&self.http);
         loop {
-            let asked = Instant::now();
-            match wait.watch(self.wire.once(&ask)).await {
+            let sent_at = Instant::now();
+            match wait.run(self.http.send_once(&ask)).await {
                 Ok(bytes) => {
-                    patience.over();
+                    deadline.recovered();
                     return Ok(bytes);
                 }
-                Err(HttpError::Refused(StatusCode::NOT_FOUND, text)) => {
-                    return Err(Lost::Model(format!("it does not know of the request: {text}")));
+                Err(HttpError::Rejected(StatusCode::NOT_FOUND, text)) => {
+                    return Err(TinkerError::ModelLost(format!("the server does not know the request: {text}")));
                 }
-                // An engine that was started anew does not have the model; the words are SkyRL's.
-                Err(HttpError::Refused(_, text)) if text.contains("not loaded") || text.contains("not found") => {
-                    return Err(Lost::Model(text));
+                // A restarted engine does not have the model. These are SkyRL's words.
+                Err(HttpError::Rejected(_, text)) if text.contains("not loaded") || text.contains("not found") => {
+                    return Err(TinkerError::ModelLost(text));
                 }
-                Err(HttpError::Refused(_, text) | HttpError::Never(text)) => {
-                    return Err(self.wire.error(format!("{what}: {text}")).into());
+                Err(HttpError::Rejected(_, text) | HttpError::Permanent(text)) => {
+                    return Err(self.http.error(format!("{what}: {text}")).into());
                 }
-                // Somebody may hold the question for long. But one who says nothing at all may not be there.
-                Err(HttpError::NotYet(text)) if asked.elapsed() < self.wire.waiting.attempt => {
-                    patience.over();
-                    wait.poll_again(&text, asked.elapsed()).await?;
+                // Long poll: the server may hold the request. But after a full attempt timeout it may be down.
+                Err(HttpError::NotReady(text)) if sent_at.elapsed() < self.http.timeouts.attempt => {
+                    deadline.recovered();
+                    wait.poll_retry(&text, sent_at.elapsed()).await?;
                 }
-                Err(HttpError::NotYet(text) | HttpError::Away(text)) => {
-                    wait.poll_again(&text, asked.elapsed()).await?;
-                    // Waited for with patience and a line; the question stays.
-                    let back = self.wire.ask(&HttpRequest::get("healthz")).await;
-                    back.map_err(|trouble| wait.error(&trouble.text(), "asked whether it is there"))?;
+                Err(HttpError::NotReady(text) | HttpError::Unreachable(text)) => {
+                    wait.poll_retry(&text, sent_at.elapsed()).await?;
+                    // Waits for the server within the outage timeout; the future stays valid.
+                    let recovered = self.http.send(&HttpRequest::get("healthz")).await;
+                    recovered.map_err(|e| wait.error(&e.text(), "during the health check"))?;
                 }
-                Err(trouble @ (HttpError::Busy(_) | HttpError::Failing(_))) => {
-                    let borne = patience.bear(asked, &trouble);
-                    borne.map_err(|t| self.wire.error(format!("{what}: {}", t.text())))?;
-                    wait.poll_again(&trouble.text(), Duration::ZERO).await?;
+                Err(error @ (HttpError::Overloaded(_) | HttpError::ServerError(_))) => {
+                    let recorded = deadline.record_failure(sent_at, &error);
+                    recorded.map_err(|e| self.http.error(format!("{what}: {}", e.text())))?;
+                    wait.poll_retry(&error.text(), Duration::ZERO).await?;
                 }
             }
         }
     }
 
-    /// Hands a request in and waits for its result.
-    async fn run(&self, what: &str, ask: &HttpRequest, kind: Answer) -> Done<Vec<u8>> {
-        let submitted: Submitted = match self.wire.json(ask).await {
+    /// Submits a request and waits for its result.
+    async fn submit(&self, what: &str, request: &HttpRequest, format: ResponseFormat) -> TinkerResult<Vec<u8>> {
+        let submitted: SubmitResponse = match self.http.send_json(request).await {
             Ok(submitted) => submitted,
-            Err(HttpError::Refused(StatusCode::NOT_FOUND, text)) => return Err(Lost::Model(format!("{what}: {text}"))),
-            Err(HttpError::Refused(StatusCode::CONFLICT, text)) => {
-                let text = format!("{what}: {text}: somebody else trains this model, or two of us do");
-                return Err(self.wire.error(text).into());
+            Err(HttpError::Rejected(StatusCode::NOT_FOUND, text)) => {
+                return Err(TinkerError::ModelLost(format!("{what}: {text}")));
             }
-            Err(trouble) => return Err(self.failed(what, &trouble).into()),
+            Err(HttpError::Rejected(StatusCode::CONFLICT, text)) => {
+                let text = format!("{what}: {text}: another process trains this model");
+                return Err(self.http.error(text).into());
+            }
+            Err(error) => return Err(self.request_error(what, &error).into()),
         };
-        self.result(what, &submitted.request_id, kind).await
+        self.wait_for_result(what, &submitted.request_id, format).await
     }
 
-    /// A gradient, or log-probabilities alone.
+    /// Computes a gradient, or log-probs only.
     pub(super) async fn forward_backward(
         &self,
-        model: &Model,
+        model: &RemoteModel,
         request: &ForwardBackwardRequest,
-    ) -> Done<ForwardBackwardOutput> {
-        model.holds.fetch_or(!request.forward_only, Ordering::Relaxed);
+    ) -> TinkerResult<ForwardBackwardOutput> {
+        model.has_pending_gradient.fetch_or(!request.forward_only, Ordering::Relaxed);
         let what = if request.forward_only { "forward" } else { "forward_backward" };
         let body = Some((PROTOBUF, request.encode_to_vec()));
         let ask = HttpRequest {
@@ -324,29 +341,40 @@ impl TinkerClient {
             path: "forward_backward".into(),
             body,
             accept: "application/json",
-            long: false,
+            long_running: false,
         };
-        let bytes = self.run(what, &ask, Answer::Protobuf).await?;
+        let bytes = self.submit(what, &ask, ResponseFormat::Protobuf).await?;
         let output = ForwardBackwardOutput::decode(&bytes[..]);
-        output.map_err(|e| self.wire.error(format!("{what}: unusable answer: {e}")).into())
+        output.map_err(|e| self.http.error(format!("{what}: invalid response: {e}")).into())
     }
 
-    /// Log-probabilities of a batch, by segment.
-    pub(super) async fn score(&self, model: &Model, batch: &Batch, what: &str) -> Done<Vec<Vec<f32>>> {
+    /// Computes the log-probs of a batch by segment.
+    pub(super) async fn score(
+        &self,
+        model: &RemoteModel,
+        batch: &TinkerBatch,
+        what: &str,
+    ) -> TinkerResult<Vec<Vec<f32>>> {
         let request = ForwardBackwardRequest {
             model_id: model.id.clone(),
-            seq_id: model.next() as i32,
-            data: batch.scored(),
+            seq_id: model.next_seq() as i32,
+            data: batch.scoring_data(),
             loss_fn: "cross_entropy".to_owned(),
             forward_only: true,
             ..Default::default()
         };
-        let rows = self.forward_backward(model, &request).await?.rows("logprobs").and_then(|rows| batch.segments(rows));
-        rows.map_err(|e| self.wire.error(format!("{what}: unusable answer: {e}")).into())
+        let logprobs =
+            self.forward_backward(model, &request).await?.field("logprobs").and_then(|all| batch.split_logprobs(all));
+        logprobs.map_err(|e| self.http.error(format!("{what}: invalid response: {e}")).into())
     }
 
-    /// A step of the optimiser; the norm of the gradient, where the server says it.
-    pub(super) async fn optim_step(&self, model: &Model, seq: u64, step: &OptimStep) -> Done<Option<f64>> {
+    /// Takes an optimiser step; returns the gradient norm if the server reports it.
+    pub(super) async fn optim_step(
+        &self,
+        model: &RemoteModel,
+        seq: u64,
+        step: &OptimStep,
+    ) -> TinkerResult<Option<f64>> {
         let number = |x: f32| x.to_string().parse::<f64>().unwrap_or(f64::from(x));
         let adam = json!({
             "learning_rate": number(step.learning_rate), "beta1": number(step.beta1), "beta2": number(step.beta2),
@@ -354,58 +382,58 @@ impl TinkerClient {
             "grad_clip_norm": number(step.max_grad_norm),
         });
         let body = json!({"model_id": model.id, "seq_id": seq, "adam_params": adam});
-        let bytes = self.run("optim_step", &HttpRequest::post("optim_step", &body), Answer::Json).await?;
-        let stepped: Stepped =
-            serde_json::from_slice(&bytes).map_err(|e| self.wire.error(format!("optim_step: unusable answer: {e}")))?;
-        model.holds.store(false, Ordering::Relaxed);
-        // A gradient that is no number comes back as null.
-        let norm = stepped.metrics.iter().find(|(name, _)| name.ends_with("grad_norm"));
+        let bytes = self.submit("optim_step", &HttpRequest::post("optim_step", &body), ResponseFormat::Json).await?;
+        let response: OptimStepResponse = serde_json::from_slice(&bytes)
+            .map_err(|e| self.http.error(format!("optim_step: invalid response: {e}")))?;
+        model.has_pending_gradient.store(false, Ordering::Relaxed);
+        // A non-finite norm is serialised as null.
+        let norm = response.metrics.iter().find(|(name, _)| name.ends_with("grad_norm"));
         Ok(norm.map(|(_, norm)| norm.unwrap_or(f64::NAN)))
     }
 
-    /// Continues or scores tokens.
-    pub(super) async fn sample(&self, body: &Value) -> Done<SampleResponse> {
-        let bytes = self.run("asample", &HttpRequest::post("asample", body), Answer::Protobuf).await?;
+    /// Samples or scores tokens.
+    pub(super) async fn sample(&self, body: &Value) -> TinkerResult<SampleResponse> {
+        let bytes = self.submit("asample", &HttpRequest::post("asample", body), ResponseFormat::Protobuf).await?;
         let response = SampleResponse::decode(&bytes[..]);
-        response.map_err(|e| self.wire.error(format!("asample: unusable answer: {e}")).into())
+        response.map_err(|e| self.http.error(format!("asample: invalid response: {e}")).into())
     }
 
-    /// Opens a way to sample from saved weights.
-    pub(super) async fn sampling_session(&self, session: &str, seq: u64, path: &str) -> Result<String> {
+    /// Creates a sampling session for saved weights.
+    pub(super) async fn create_sampling_session(&self, session: &str, seq: u64, path: &str) -> Result<String> {
         let body = json!({"session_id": session, "sampling_session_seq_id": seq, "model_path": path, "type": "create_sampling_session"});
         let opened: Value = self
-            .wire
-            .json(&HttpRequest::post("create_sampling_session", &body))
+            .http
+            .send_json(&HttpRequest::post("create_sampling_session", &body))
             .await
-            .map_err(|t| self.failed("opening a sampling session", &t))?;
+            .map_err(|t| self.request_error("create_sampling_session", &t))?;
         let id = opened["sampling_session_id"].as_str();
-        id.map(str::to_owned).ok_or_else(|| self.wire.error("a sampling session without an id"))
+        id.map(str::to_owned).ok_or_else(|| self.http.error("create_sampling_session: no session id in the response"))
     }
 
-    /// The session a model lives in.
-    pub(super) fn session_of(model: &Model) -> &str {
+    /// Session of a model.
+    pub(super) fn session_of(model: &RemoteModel) -> &str {
         &model.session
     }
 }
 
-/// Says again and again that a session is alive.
-async fn beat(wire: HttpClient, session: String) {
+/// Sends heartbeats for a session until aborted.
+async fn send_heartbeats(http: HttpClient, session: String) {
     let ask = HttpRequest::post("session_heartbeat", &json!({"session_id": session}));
     loop {
-        tokio::time::sleep(HEARTBEAT).await;
-        let _ = wire.once(&ask).await;
+        tokio::time::sleep(HEARTBEAT_INTERVAL).await;
+        let _ = http.send_once(&ask).await;
     }
 }
 
-/// Tokens and log-probabilities of an answer.
-pub(super) fn read_sample(response: &SampleResponse) -> std::result::Result<(Vec<u32>, Vec<f32>, bool), String> {
-    let sequence = response.sequences.first().ok_or("it has no sequences")?;
+/// Tokens, log-probs and whether a stop token was generated.
+pub(super) fn parse_sample(response: &SampleResponse) -> std::result::Result<(Vec<u32>, Vec<f32>, bool), String> {
+    let sequence = response.sequences.first().ok_or("the response has no sequences")?;
     let (tokens, logprobs) = (codec::tokens(&sequence.tokens)?, codec::floats(&sequence.logprobs)?);
     if tokens.is_empty() || tokens.len() != logprobs.len() {
-        return Err(format!("it has {} tokens and {} log-probabilities", tokens.len(), logprobs.len()));
+        return Err(format!("the response has {} tokens and {} log-probs", tokens.len(), logprobs.len()));
     }
     match logprobs.iter().find(|l| !l.is_finite() || **l > 1e-3) {
-        Some(bad) => Err(format!("it has a log-probability of {bad}")),
+        Some(bad) => Err(format!("the response has an invalid log-prob {bad}")),
         None => Ok((tokens, logprobs, sequence.stop_reason == 0)),
     }
 }

@@ -1,15 +1,13 @@
-//! What do training requests look like in bytes?
-//!
-//! Protocol buffers of package `tinker_public`, as the SDK of the pinned dialect has them (field numbers from its own
-//! descriptor). All arrays are raw little-endian bytes. Nothing outside this file knows of fields and tags.
+//! Protobuf messages of the Tinker protocol (package `tinker_public`), with field numbers from the SDK's descriptor of
+//! the supported version. All arrays are raw little-endian bytes.
 
 use prost::Message;
 use std::collections::HashMap;
 
-/// The media type of these messages.
+/// Media type of these messages.
 pub(super) const PROTOBUF: &str = "application/x-protobuf";
 
-/// Gradients, or log-probabilities alone, of a batch.
+/// Request for a gradient, or for log-probs only.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ForwardBackwardRequest {
     #[prost(string, tag = "1")]
@@ -20,25 +18,25 @@ pub(super) struct ForwardBackwardRequest {
     pub(super) data: Vec<Datum>,
     #[prost(string, tag = "4")]
     pub(super) loss_fn: String,
-    // A sorted map: equal requests must be equal bytes, since a repeated sequence number is compared.
+    // A sorted map: equal requests must be equal bytes, since the server compares repeated sequence numbers.
     #[prost(btree_map = "string, double", tag = "5")]
     pub(super) loss_fn_config: std::collections::BTreeMap<String, f64>,
     #[prost(bool, tag = "6")]
     pub(super) forward_only: bool,
 }
 
-/// One row.
+/// One sequence.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Datum {
     #[prost(message, repeated, tag = "1")]
-    pub(super) model_input: Vec<Chunk>,
+    pub(super) model_input: Vec<ModelInputChunk>,
     #[prost(btree_map = "string, message", tag = "2")]
-    pub(super) loss_fn_inputs: std::collections::BTreeMap<String, Tensor>,
+    pub(super) loss_fn_inputs: std::collections::BTreeMap<String, TensorData>,
 }
 
-/// A piece of a row; text is all there is here.
+/// A chunk of the model input; only text is used.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Chunk {
+pub(super) struct ModelInputChunk {
     #[prost(message, optional, tag = "1")]
     pub(super) encoded_text: Option<EncodedText>,
 }
@@ -51,10 +49,10 @@ pub(super) struct EncodedText {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Tensor {
+pub(super) struct TensorData {
     #[prost(bytes = "vec", optional, tag = "1")]
     pub(super) dense: Option<Vec<u8>>,
-    #[prost(enumeration = "Number", tag = "3")]
+    #[prost(enumeration = "DType", tag = "3")]
     pub(super) dtype: i32,
     #[prost(int64, repeated, tag = "4")]
     pub(super) shape: Vec<i64>,
@@ -62,7 +60,7 @@ pub(super) struct Tensor {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
-pub(super) enum Number {
+pub(super) enum DType {
     Unspecified = 0,
     Float32 = 1,
     Int64 = 2,
@@ -88,15 +86,15 @@ pub(super) struct ArrayRecord {
     pub(super) num_datums: i64,
 }
 
-/// Arrays of several rows, one after the other.
+/// Arrays of several sequences, concatenated.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct BatchedTensor {
     #[prost(bytes = "vec", tag = "1")]
     pub(super) data: Vec<u8>,
-    /// Where each row's bytes begin, and where the last one's end, as 64-bit integers.
+    /// Byte offsets of the sequences and of the end, as 64-bit integers.
     #[prost(bytes = "vec", tag = "2")]
     pub(super) offsets: Vec<u8>,
-    #[prost(enumeration = "Number", tag = "3")]
+    #[prost(enumeration = "DType", tag = "3")]
     pub(super) dtype: i32,
     #[prost(int64, repeated, tag = "4")]
     pub(super) trailing_shape: Vec<i64>,
@@ -106,14 +104,14 @@ pub(super) struct BatchedTensor {
 pub(super) struct SampleResponse {
     #[prost(message, repeated, tag = "1")]
     pub(super) sequences: Vec<SampledSequence>,
-    /// 32-bit floats; not a number where nothing precedes.
+    /// 32-bit floats; NaN for tokens without context.
     #[prost(bytes = "vec", optional, tag = "2")]
     pub(super) prompt_logprobs: Option<Vec<u8>>,
 }
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct SampledSequence {
-    /// 0: it stopped; 1: it was cut off.
+    /// 0: stop token; 1: truncated.
     #[prost(int32, tag = "1")]
     pub(super) stop_reason: i32,
     #[prost(bytes = "vec", tag = "2")]
@@ -122,74 +120,74 @@ pub(super) struct SampledSequence {
     pub(super) logprobs: Vec<u8>,
 }
 
-impl Chunk {
-    /// Tokens as a piece of a row.
+impl ModelInputChunk {
+    /// Creates a chunk of tokens.
     pub(super) fn text(tokens: &[u32]) -> Self {
         let tokens = tokens.iter().flat_map(|t| t.to_le_bytes()).collect();
-        Chunk { encoded_text: Some(EncodedText { tokens }) }
+        ModelInputChunk { encoded_text: Some(EncodedText { tokens }) }
     }
 }
 
-impl Tensor {
+impl TensorData {
     pub(super) fn floats(values: &[f32]) -> Self {
         let dense = Some(values.iter().flat_map(|x| x.to_le_bytes()).collect());
-        Tensor { dense, dtype: Number::Float32.into(), shape: vec![values.len() as i64] }
+        TensorData { dense, dtype: DType::Float32.into(), shape: vec![values.len() as i64] }
     }
 
     pub(super) fn tokens(values: &[u32]) -> Self {
         let dense = Some(values.iter().flat_map(|t| i64::from(*t).to_le_bytes()).collect());
-        Tensor { dense, dtype: Number::Int64.into(), shape: vec![values.len() as i64] }
+        TensorData { dense, dtype: DType::Int64.into(), shape: vec![values.len() as i64] }
     }
 }
 
 impl ForwardBackwardOutput {
-    /// Each row's numbers under a name. What does not add up is said.
-    pub(super) fn rows(&self, field: &str) -> Result<Vec<Vec<f32>>, String> {
-        let mut rows = Vec::new();
+    /// Values of a field by sequence. Inconsistent data is an error.
+    pub(super) fn field(&self, field: &str) -> Result<Vec<Vec<f32>>, String> {
+        let mut values = Vec::new();
         for record in &self.loss_fn_outputs {
             let Some(tensor) = record.fields.get(field) else {
-                let mut there: Vec<&str> = record.fields.keys().map(String::as_str).collect();
-                there.sort_unstable();
-                return Err(format!("it has no `{field}`, only {}", there.join(", ")));
+                let mut present: Vec<&str> = record.fields.keys().map(String::as_str).collect();
+                present.sort_unstable();
+                return Err(format!("no field `{field}`, only {}", present.join(", ")));
             };
-            if tensor.dtype() != Number::Float32 {
-                return Err(format!("its `{field}` are {:?}, not 32-bit floats", tensor.dtype()));
+            if tensor.dtype() != DType::Float32 {
+                return Err(format!("`{field}` has type {:?}, not 32-bit float", tensor.dtype()));
             }
             let mut offsets = Vec::new();
-            for eight in tensor.offsets.as_chunks::<8>().0 {
-                let at = i64::from_le_bytes(*eight);
-                offsets.push(usize::try_from(at).map_err(|_| format!("its `{field}` begin at {at}"))?);
+            for bytes in tensor.offsets.as_chunks::<8>().0 {
+                let at = i64::from_le_bytes(*bytes);
+                offsets.push(usize::try_from(at).map_err(|_| format!("`{field}` has the offset {at}"))?);
             }
             if offsets.len() != record.num_datums as usize + 1 {
-                return Err(format!("its `{field}` have {} places for {} rows", offsets.len(), record.num_datums));
+                return Err(format!("`{field}` has {} offsets for {} sequences", offsets.len(), record.num_datums));
             }
             for pair in offsets.windows(2) {
                 let bytes = tensor.data.get(pair[0]..pair[1]);
-                rows.push(floats(bytes.ok_or_else(|| format!("its `{field}` end too early"))?)?);
+                values.push(floats(bytes.ok_or_else(|| format!("`{field}` is too short"))?)?);
             }
         }
-        Ok(rows)
+        Ok(values)
     }
 }
 
-/// 32-bit floats out of bytes.
+/// Parses 32-bit floats.
 pub(super) fn floats(bytes: &[u8]) -> Result<Vec<f32>, String> {
     let (whole, rest) = bytes.as_chunks::<4>();
     if !rest.is_empty() {
-        return Err(format!("{} bytes are no 32-bit floats", bytes.len()));
+        return Err(format!("{} bytes are not 32-bit floats", bytes.len()));
     }
     Ok(whole.iter().map(|b| f32::from_le_bytes(*b)).collect())
 }
 
-/// Tokens out of bytes.
+/// Parses tokens.
 pub(super) fn tokens(bytes: &[u8]) -> Result<Vec<u32>, String> {
     let (whole, rest) = bytes.as_chunks::<4>();
     if !rest.is_empty() {
-        return Err(format!("{} bytes are no 32-bit integers", bytes.len()));
+        return Err(format!("{} bytes are not 32-bit integers", bytes.len()));
     }
     let token = |b: &[u8; 4]| {
         let t = i32::from_le_bytes(*b);
-        u32::try_from(t).map_err(|_| format!("{t} is no token"))
+        u32::try_from(t).map_err(|_| format!("{t} is not a token"))
     };
     whole.iter().map(token).collect()
 }
@@ -198,17 +196,17 @@ pub(super) fn tokens(bytes: &[u8]) -> Result<Vec<u32>, String> {
 mod tests {
     use super::*;
 
-    /// A request of one row, as the SDK of this dialect writes it.
+    /// A request with one sequence, as the SDK encodes it.
     #[test]
-    fn a_request_is_the_bytes_the_sdk_writes() {
+    fn request_bytes_equal_those_of_the_sdk() {
         let request = ForwardBackwardRequest {
             model_id: "m".to_owned(),
             seq_id: 3,
             data: vec![Datum {
-                model_input: vec![Chunk::text(&[5, 6])],
+                model_input: vec![ModelInputChunk::text(&[5, 6])],
                 loss_fn_inputs: [
-                    ("target_tokens".to_owned(), Tensor::tokens(&[6, 7])),
-                    ("weights".to_owned(), Tensor::floats(&[0.0, 1.0])),
+                    ("target_tokens".to_owned(), TensorData::tokens(&[6, 7])),
+                    ("weights".to_owned(), TensorData::floats(&[0.0, 1.0])),
                 ]
                 .into(),
             }],
@@ -223,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_cut_where_the_offsets_say() {
+    fn values_are_split_at_the_offsets() {
         let batched = |data: &[f32], offsets: &[i64]| ForwardBackwardOutput {
             loss_fn_outputs: vec![ArrayRecord {
                 fields: [(
@@ -231,7 +229,7 @@ mod tests {
                     BatchedTensor {
                         data: data.iter().flat_map(|x| x.to_le_bytes()).collect(),
                         offsets: offsets.iter().flat_map(|x| x.to_le_bytes()).collect(),
-                        dtype: Number::Float32.into(),
+                        dtype: DType::Float32.into(),
                         trailing_shape: Vec::new(),
                     },
                 )]
@@ -241,16 +239,16 @@ mod tests {
             ..Default::default()
         };
         let good = batched(&[1.0, 2.0, 3.0], &[0, 4, 12]);
-        assert_eq!(good.rows("logprobs").unwrap(), [vec![1.0], vec![2.0, 3.0]]);
-        assert!(good.rows("losses").unwrap_err().contains("only logprobs"));
-        assert!(batched(&[1.0], &[0, 4]).rows("logprobs").unwrap_err().contains("2 places for 2 rows"));
-        assert!(batched(&[1.0], &[0, 4, 12]).rows("logprobs").unwrap_err().contains("too early"));
-        assert!(batched(&[1.0], &[0, -4, 4]).rows("logprobs").unwrap_err().contains("begin at -4"));
-        assert!(batched(&[1.0, 2.0], &[0, 3, 8]).rows("logprobs").unwrap_err().contains("no 32-bit floats"));
+        assert_eq!(good.field("logprobs").unwrap(), [vec![1.0], vec![2.0, 3.0]]);
+        assert!(good.field("losses").unwrap_err().contains("only logprobs"));
+        assert!(batched(&[1.0], &[0, 4]).field("logprobs").unwrap_err().contains("2 offsets for 2 sequences"));
+        assert!(batched(&[1.0], &[0, 4, 12]).field("logprobs").unwrap_err().contains("too short"));
+        assert!(batched(&[1.0], &[0, -4, 4]).field("logprobs").unwrap_err().contains("offset -4"));
+        assert!(batched(&[1.0, 2.0], &[0, 3, 8]).field("logprobs").unwrap_err().contains("not 32-bit floats"));
     }
 
     #[test]
-    fn tokens_are_not_negative() {
+    fn negative_tokens_are_rejected() {
         assert_eq!(tokens(&7_i32.to_le_bytes()).unwrap(), [7]);
         assert!(tokens(&(-1_i32).to_le_bytes()).is_err() && tokens(&[1, 2]).is_err());
     }

@@ -1,8 +1,8 @@
-//! *How do weights change on a server that speaks the Tinker protocol?*
+//! Training and sampling over the Tinker protocol.
 //!
-//! [`TinkerTrainer`] is a [`Trainer`](mage_engine::Trainer), [`TinkerSampler`] a [`Sampler`](mage_engine::Sampler), over a
-//! server such as SkyRL's. The server validates little (it takes advantages that are no numbers and ruins the adapter with
-//! them), divides by what it likes, and forgets its models when it is started anew; all three are met here.
+//! [`TinkerTrainer`] is a [`Trainer`](mage_engine::Trainer) and [`TinkerSampler`] a [`Sampler`](mage_engine::Sampler)
+//! over a server such as SkyRL's. The server validates little (a NaN advantage destroys the adapter), normalises losses
+//! in its own way, and loses its models when it restarts. This module handles all three.
 
 mod archive;
 mod backend;
@@ -20,7 +20,7 @@ mod stale_gradient;
 mod trainer;
 mod wait;
 
-pub use backend::{Backend, Dialect};
+pub use backend::{SdkVersion, TinkerBackend};
 pub use calibration::Calibration;
 pub use client::TinkerServer;
 pub use sampler::TinkerSampler;

@@ -1,11 +1,11 @@
-//! How do weights get to those who sample, and get there again when the server lost them?
+//! Publishing of adapters to samplers, and republishing after the server lost them.
 
 use super::{
-    archive::unpack,
+    archive::unpack_adapter,
     client::TinkerClient,
     codec,
     saved_state::copy_adapter,
-    session::{Shared, State},
+    session::{SessionState, TrainingSession},
 };
 use crate::{Fingerprint, VllmPool};
 use mage_engine::{AdapterName, Result, WeightVersion, WeightsId};
@@ -19,93 +19,103 @@ use std::{
     },
 };
 
-/// One published set of weights.
+/// Published weights.
 #[derive(Clone, Debug)]
-pub(super) struct Release {
+pub(super) struct SamplerWeights {
     pub(super) version: WeightVersion,
-    /// Where the server keeps it.
+    /// Path on the server.
     pub(super) path: String,
-    /// The sampling session on the server.
+    /// Sampling session on the server.
     pub(super) session: String,
-    /// Steps taken when it was saved.
+    /// Optimiser steps at the time of saving.
     pub(super) steps: u64,
-    /// The trainer's.
+    /// Fingerprint by the trainer.
     pub(super) fingerprint: Fingerprint,
 }
 
-/// What can be sampled.
+/// Published weights by name.
 #[derive(Debug, Default)]
-pub(super) struct Published {
-    releases: Mutex<BTreeMap<AdapterName, Release>>,
-    /// Steps taken so far, counting those undone: it only has to change.
+pub(super) struct SamplerRegistry {
+    weights: Mutex<BTreeMap<AdapterName, SamplerWeights>>,
+    /// Steps taken so far, including undone ones. Only changes of the value matter.
     pub(super) steps: AtomicU64,
 }
 
-impl Published {
-    pub(super) fn releases(&self) -> MutexGuard<'_, BTreeMap<AdapterName, Release>> {
-        self.releases.lock().unwrap_or_else(PoisonError::into_inner)
+impl SamplerRegistry {
+    pub(super) fn weights(&self) -> MutexGuard<'_, BTreeMap<AdapterName, SamplerWeights>> {
+        self.weights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Shared {
-    /// Puts the adapter of the kept state, which is that of now, into a folder: whoever wants it next copies it.
-    pub(super) fn fetch(&self, state: &mut State, dir: &Path) -> Result<()> {
-        match state.kept.as_ref().and_then(|kept| kept.adapter.as_ref()) {
-            // A folder that the pool has let go of is gone.
-            Some(here) if copy_adapter(here, dir).is_ok() => Ok(()),
+impl TrainingSession {
+    /// Writes the adapter of the saved state, which equals the current one, into `dir`; a downloaded copy is reused.
+    pub(super) fn fetch_adapter(&self, state: &mut SessionState, dir: &Path) -> Result<()> {
+        match state.saved.as_ref().and_then(|saved| saved.adapter_dir.as_ref()) {
+            // A directory that the pool no longer needs has been removed.
+            Some(cached) if copy_adapter(cached, dir).is_ok() => Ok(()),
             _ => self.download(state, dir),
         }
     }
 
-    /// Has the server pack the adapter of now, and unpacks it here.
-    fn download(&self, state: &mut State, dir: &Path) -> Result<()> {
-        let name = state.name("adapter");
-        let (id, name) = self.again(state, async |model| {
+    /// Downloads the current adapter.
+    fn download(&self, state: &mut SessionState, dir: &Path) -> Result<()> {
+        let name = state.unique_name("adapter");
+        let (id, name) = self.with_restore(state, async |model| {
             let name = self.client.save_for_sampler(model, &name).await?;
             Ok((model.id.clone(), name))
         })?;
-        let packed = self.runtime.block_on(self.client.archive(&id, &name))?;
-        unpack(&packed, dir, &self.settings.base_folder)?;
-        self.runtime.block_on(self.client.forget(&TinkerClient::sampler_path(&id, &name)));
+        let packed = self.runtime.block_on(self.client.download_adapter(&id, &name))?;
+        unpack_adapter(&packed, dir, &self.settings.adapter_base_name)?;
+        self.runtime.block_on(self.client.delete_checkpoint(&TinkerClient::sampler_path(&id, &name)));
         Ok(())
     }
 
-    /// Shows the weights of now to whoever samples.
-    pub(super) fn show(&self, state: &mut State, weights: &WeightsId, fingerprint: &Fingerprint) -> Result<()> {
+    /// Publishes the current weights to samplers.
+    pub(super) fn publish_weights(
+        &self,
+        state: &mut SessionState,
+        weights: &WeightsId,
+        fingerprint: &Fingerprint,
+    ) -> Result<()> {
         match &self.pool {
             Some(pool) => {
-                let place = format!("{}-{}-{}", weights.name, weights.version.0, state.name("adapter"));
-                let dir = self.settings.adapters.join(place);
-                self.fetch(state, &dir)?;
+                let dir_name = format!("{}-{}-{}", weights.name, weights.version.0, state.unique_name("adapter"));
+                let dir = self.settings.adapter_dir.join(dir_name);
+                self.fetch_adapter(state, &dir)?;
                 self.runtime.block_on(pool.push_adapter(weights, &dir, fingerprint))?;
-                if let Some(kept) = &mut state.kept {
-                    kept.adapter = Some(dir);
+                if let Some(saved) = &mut state.saved {
+                    saved.adapter_dir = Some(dir);
                 }
-                self.sweep(pool, &state.tag);
+                self.remove_unused_adapters(pool, &state.tag);
                 Ok(())
             }
-            None => self.show_here(state, weights, fingerprint),
+            None => self.publish_to_server(state, weights, fingerprint),
         }
     }
 
-    /// Removes folders of adapters that the pool has let go of.
-    pub(super) fn sweep(&self, pool: &VllmPool, tag: &str) {
-        let wanted = pool.folders();
-        let there = std::fs::read_dir(&self.settings.adapters).into_iter().flatten().flatten();
-        let ours = there.filter(|e| e.file_name().to_string_lossy().contains(tag)).map(|e| e.path());
-        for folder in ours.filter(|path| !wanted.contains(path)) {
-            let _ = std::fs::remove_dir_all(folder);
+    /// Removes directories of adapters that the pool no longer needs.
+    pub(super) fn remove_unused_adapters(&self, pool: &VllmPool, tag: &str) {
+        let in_use = pool.adapter_dirs();
+        let entries = std::fs::read_dir(&self.settings.adapter_dir).into_iter().flatten().flatten();
+        let dirs = entries.filter(|e| e.file_name().to_string_lossy().contains(tag)).map(|e| e.path());
+        for dir in dirs.filter(|path| !in_use.contains(path)) {
+            let _ = std::fs::remove_dir_all(dir);
         }
     }
 
-    /// Shows them to whoever samples by the server itself.
-    pub(super) fn show_here(&self, state: &mut State, weights: &WeightsId, fingerprint: &Fingerprint) -> Result<()> {
-        let name = state.name("sampler");
-        let seq = state.names;
-        let tokens = Fingerprint::tokens(self.settings.vocabulary);
-        let (path, session) = self.again(state, async |model| {
+    /// Publishes the weights for sampling on the training server itself.
+    pub(super) fn publish_to_server(
+        &self,
+        state: &mut SessionState,
+        weights: &WeightsId,
+        fingerprint: &Fingerprint,
+    ) -> Result<()> {
+        let name = state.unique_name("sampler");
+        let seq = state.name_counter;
+        let tokens = Fingerprint::tokens(self.settings.vocab_size);
+        let (path, session) = self.with_restore(state, async |model| {
             let path = TinkerClient::sampler_path(&model.id, &self.client.save_for_sampler(model, &name).await?);
-            let session = self.client.sampling_session(TinkerClient::session_of(model), seq, &path).await?;
+            let session = self.client.create_sampling_session(TinkerClient::session_of(model), seq, &path).await?;
             let body = json!({
                 "num_samples": 1,
                 "prompt": {"chunks": [{"type": "encoded_text", "tokens": tokens}]},
@@ -117,62 +127,63 @@ impl Shared {
                 "type": "sample",
             });
             let response = self.client.sample(&body).await?;
-            let all = read_scores(&response, tokens.len()).map_err(|e| self.client.wire.error(e))?;
-            let theirs = Fingerprint(all[1..].to_vec());
-            fingerprint.check(&theirs, self.settings.tolerance, self.client.wire.address(), &weights.to_string())?;
+            let all = parse_scores(&response, tokens.len()).map_err(|e| self.client.http.error(e))?;
+            let found = Fingerprint(all[1..].to_vec());
+            fingerprint.check(&found, self.settings.tolerance, self.client.http.address(), &weights.to_string())?;
             Ok((path, session))
         })?;
-        let steps = self.published.steps.load(Ordering::SeqCst);
-        let release = Release { version: weights.version, path, session, steps, fingerprint: fingerprint.clone() };
-        let old = self.published.releases().insert(weights.name.clone(), release);
-        // A name means its newest weights here: nobody can ask for those before.
+        let steps = self.registry.steps.load(Ordering::SeqCst);
+        let published =
+            SamplerWeights { version: weights.version, path, session, steps, fingerprint: fingerprint.clone() };
+        let old = self.registry.weights().insert(weights.name.clone(), published);
+        // Only the newest version of a name can be requested.
         if let Some(old) = old {
-            self.runtime.block_on(self.client.forget(&old.path));
+            self.runtime.block_on(self.client.delete_checkpoint(&old.path));
         }
         Ok(())
     }
 
-    /// Has weights shown again that the server no longer samples from. Whoever comes second finds it done. Nothing is trained
-    /// anew but what the server forgot, and the version stays what it was.
-    pub(super) fn revive(&self, weights: &WeightsId, lost: &Release, problem: &str) -> Result<()> {
+    /// Republishes weights that the server no longer samples from. Of concurrent callers only the first does the work.
+    /// Training is replayed only as far as the server lost it, and the version stays the same.
+    pub(super) fn republish(&self, weights: &WeightsId, lost: &SamplerWeights, problem: &str) -> Result<()> {
         let mut state = self.state();
-        let same = |now: &Release| now.session == lost.session;
-        if !self.published.releases().get(&weights.name).is_some_and(same) {
+        let unchanged = |current: &SamplerWeights| current.session == lost.session;
+        if !self.registry.weights().get(&weights.name).is_some_and(unchanged) {
             return Ok(());
         }
-        if lost.steps != self.published.steps.load(Ordering::SeqCst) {
-            return Err(self.client.wire.error(format!(
-                "it lost {weights} ({problem}), and training has gone on since: there is nothing to make it from; sample \
-                 with vLLM (vllm.servers), which is given adapters again"
+        if lost.steps != self.registry.steps.load(Ordering::SeqCst) {
+            return Err(self.client.http.error(format!(
+                "the server lost {weights} ({problem}) and training has advanced since, so the weights cannot be restored; \
+                 sample with vLLM (vllm.servers), to which adapters are pushed again"
             )));
         }
-        let id = |state: &State| state.model.as_ref().map(|m| m.id.clone());
+        let id = |state: &SessionState| state.model.as_ref().map(|m| m.id.clone());
         let before = id(&state);
-        self.show_here(&mut state, weights, &lost.fingerprint)?;
-        // Feeding has said so itself.
+        self.publish_to_server(&mut state, weights, &lost.fingerprint)?;
+        // A restore logs its own line.
         if id(&state) == before {
-            let address = self.client.wire.address();
-            let line = format!("{address} no longer had {weights} for sampling ({problem}); it was given it again");
-            self.client.wire.notices.say(line);
+            let address = self.client.http.address();
+            let line = format!("{address} lost {weights} for sampling ({problem}); published it again");
+            self.client.http.status_log.log(line);
         }
         Ok(())
     }
 }
 
-/// The scores of a sequence out of an answer; 0 for the first token.
-pub(super) fn read_scores(response: &codec::SampleResponse, n: usize) -> std::result::Result<Vec<f32>, String> {
-    let bytes = response.prompt_logprobs.as_ref().ok_or("it has no prompt log-probabilities")?;
+/// Log-probs of a sequence in a response; 0 for the first token.
+pub(super) fn parse_scores(response: &codec::SampleResponse, n: usize) -> std::result::Result<Vec<f32>, String> {
+    let bytes = response.prompt_logprobs.as_ref().ok_or("no prompt log-probs in the response")?;
     let mut all = codec::floats(bytes)?;
-    // Some count the first token, which has none, and some do not.
+    // Some servers include the first token, which has no log-prob.
     if all.len() + 1 == n {
         all.insert(0, 0.0);
     }
     if all.len() != n {
-        return Err(format!("{} scores for {n} tokens", all.len()));
+        return Err(format!("{} log-probs for {n} tokens", all.len()));
     }
     all[0] = 0.0;
     match all.iter().find(|l| !l.is_finite() || **l > 1e-3) {
-        Some(bad) => Err(format!("a log-probability is {bad}")),
+        Some(bad) => Err(format!("invalid log-prob {bad}")),
         None => Ok(all),
     }
 }

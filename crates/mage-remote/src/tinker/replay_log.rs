@@ -1,28 +1,28 @@
-//! What must be done again if the server forgets?
+//! Replay log: requests since the server state was last saved.
 //!
-//! Everything since its state was last kept. A server that comes back without the model is given the kept state and then the
-//! same requests in the same order; each must come to what it came to before, or near it where the engine is not reproducible.
+//! A server that lost the model restores the saved state and replays the log in order. Each result must equal the
+//! original, or be close to it if the engine is not reproducible.
 
 use super::codec::{Datum, ForwardBackwardRequest};
 use mage_engine::OptimStep;
 use std::collections::BTreeMap;
 
-/// How far results may be from what they were where the same work on the same numbers gives the same: rounding alone.
-const SAME: f64 = 1e-3;
-/// And where it does not: what half precision and sums in another order make of log-probabilities, on average over tokens, and
-/// of a gradient's norm, as a share of it. A state from elsewhere is further off, or does no harm.
-const NEAR_LOGPROBS: f64 = 0.05;
-const NEAR_NORM: f64 = 0.25;
+/// Maximum difference of a replayed result on a reproducible engine: rounding.
+const ROUNDING_TOLERANCE: f64 = 1e-3;
+/// Maximum difference on an engine that is not reproducible, as caused by bf16 and another summation order: the mean
+/// over tokens for log-probs, and relative for gradient norms. A foreign state differs more, or is harmless.
+const MAX_LOGPROB_DIFFERENCE: f64 = 0.05;
+const MAX_NORM_DIFFERENCE: f64 = 0.25;
 
-/// A request without the names it goes under.
+/// A gradient request without model and sequence number.
 #[derive(Clone, Debug)]
-pub(super) struct Gradient {
+pub(super) struct GradientRequest {
     pub(super) data: Vec<Datum>,
     pub(super) loss_fn: &'static str,
     pub(super) config: BTreeMap<String, f64>,
 }
 
-impl Gradient {
+impl GradientRequest {
     pub(super) fn request(&self, model: &str, seq: u64) -> ForwardBackwardRequest {
         ForwardBackwardRequest {
             model_id: model.to_owned(),
@@ -35,53 +35,53 @@ impl Gradient {
     }
 }
 
-/// One thing that was done, and what it came to.
+/// A request with its result.
 #[derive(Clone, Debug)]
-pub(super) enum Entry {
-    /// A gradient, and each row's log-probabilities.
-    Gradient(Gradient, Vec<Vec<f32>>),
-    /// A step, and the norm it reported.
+pub(super) enum ReplayEntry {
+    /// A gradient, and the log-probs of each sequence.
+    Gradient(GradientRequest, Vec<Vec<f32>>),
+    /// A step, and the gradient norm it reported.
     Step(OptimStep, Option<f64>),
 }
 
-/// How something that was done again compares with what it came to before.
+/// Comparison of a replayed result with the original.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Again {
-    /// It came out as it did.
+pub(super) enum ReplayMatch {
+    /// Equal up to rounding.
     Same,
-    /// It came out a little otherwise, as it may on an engine that is not reproducible: by how much.
-    Near(f64),
-    /// It came out otherwise: by how much.
-    Other(f64),
+    /// Close, as expected of an engine that is not reproducible, with the difference.
+    Close(f64),
+    /// Different, with the difference.
+    Different(f64),
 }
 
-impl Again {
-    fn judge(most: f64, measured: f64, allowed: f64, reproducible: bool) -> Self {
-        match (most <= SAME, !reproducible && measured <= allowed) {
-            (true, _) => Again::Same,
-            (_, true) => Again::Near(measured),
-            _ => Again::Other(if reproducible { most } else { measured }),
+impl ReplayMatch {
+    fn classify(max: f64, measured: f64, allowed: f64, reproducible: bool) -> Self {
+        match (max <= ROUNDING_TOLERANCE, !reproducible && measured <= allowed) {
+            (true, _) => ReplayMatch::Same,
+            (_, true) => ReplayMatch::Close(measured),
+            _ => ReplayMatch::Different(if reproducible { max } else { measured }),
         }
     }
 
-    /// Log-probabilities of a gradient's rows.
-    pub(super) fn from_sequences(now: &[Vec<f32>], before: &[Vec<f32>], reproducible: bool) -> Self {
+    /// Compares log-probs of sequences.
+    pub(super) fn of_logprobs(now: &[Vec<f32>], before: &[Vec<f32>], reproducible: bool) -> Self {
         if now.len() != before.len() || now.iter().zip(before).any(|(x, y)| x.len() != y.len()) {
-            return Again::Other(f64::INFINITY);
+            return ReplayMatch::Different(f64::INFINITY);
         }
-        // Where a token does not count a server may say what it likes: no number, too, as it did before.
+        // For tokens without weight a server may return anything, including NaN, as it did originally.
         let same = |x: f32, y: f32| x == y || (x.is_nan() && y.is_nan());
-        let far = |(x, y): (&f32, &f32)| if same(*x, *y) { 0.0 } else { f64::from((x - y).abs()) };
-        let apart = || now.iter().flatten().zip(before.iter().flatten()).map(far);
-        let most = apart().fold(0.0, |most: f64, d| if d.is_nan() { f64::INFINITY } else { most.max(d) });
-        let average = apart().sum::<f64>() / apart().count().max(1) as f64;
-        Again::judge(most, average, NEAR_LOGPROBS, reproducible)
+        let difference = |(x, y): (&f32, &f32)| if same(*x, *y) { 0.0 } else { f64::from((x - y).abs()) };
+        let differences = || now.iter().flatten().zip(before.iter().flatten()).map(difference);
+        let max = differences().fold(0.0, |max: f64, d| if d.is_nan() { f64::INFINITY } else { max.max(d) });
+        let mean = differences().sum::<f64>() / differences().count().max(1) as f64;
+        ReplayMatch::classify(max, mean, MAX_LOGPROB_DIFFERENCE, reproducible)
     }
 
-    /// The norm a step reported.
+    /// Compares gradient norms.
     pub(super) fn of_norms(now: f64, before: f64, reproducible: bool) -> Self {
-        let apart = (now - before).abs() / before.abs().max(1e-12);
-        Again::judge(apart, apart, NEAR_NORM, reproducible)
+        let difference = (now - before).abs() / before.abs().max(1e-12);
+        ReplayMatch::classify(difference, difference, MAX_NORM_DIFFERENCE, reproducible)
     }
 }
 
@@ -90,27 +90,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn engines_that_are_not_reproducible_are_not_held_to_the_last_digit() {
+    fn replay_tolerance_depends_on_reproducibility() {
         let before = vec![vec![-1.0, -2.0], vec![-3.0]];
         let moved = |by: f32| -> Vec<Vec<f32>> { before.iter().map(|r| r.iter().map(|x| x + by).collect()).collect() };
-        let rows = |by: f32, reproducible| Again::from_sequences(&moved(by), &before, reproducible);
-        assert_eq!((rows(1e-4, true), rows(1e-4, false)), (Again::Same, Again::Same));
-        assert!(matches!((rows(0.02, true), rows(0.02, false)), (Again::Other(_), Again::Near(_))));
-        assert!(matches!(rows(0.2, false), Again::Other(by) if by > 0.19));
-        // One unlikely token may be further off than all together.
+        let compare = |by: f32, reproducible| ReplayMatch::of_logprobs(&moved(by), &before, reproducible);
+        assert_eq!((compare(1e-4, true), compare(1e-4, false)), (ReplayMatch::Same, ReplayMatch::Same));
+        assert!(matches!(
+            (compare(0.02, true), compare(0.02, false)),
+            (ReplayMatch::Different(_), ReplayMatch::Close(_))
+        ));
+        assert!(matches!(compare(0.2, false), ReplayMatch::Different(by) if by > 0.19));
+        // One unlikely token may differ more than the mean.
         let mut one = before.clone();
         one[1][0] += 0.1;
-        assert!(matches!(Again::from_sequences(&one, &before, false), Again::Near(by) if by < 0.04));
+        assert!(matches!(ReplayMatch::of_logprobs(&one, &before, false), ReplayMatch::Close(by) if by < 0.04));
         let odd = vec![vec![f32::NAN, f32::NEG_INFINITY, -2.0]];
         for reproducible in [true, false] {
-            assert_eq!(Again::from_sequences(&odd, &odd, reproducible), Again::Same);
-            assert!(matches!(rows(f32::NAN, reproducible), Again::Other(_)));
-            assert_eq!(Again::from_sequences(&before[..1], &before, reproducible), Again::Other(f64::INFINITY));
-            assert!(matches!(Again::of_norms(f64::NAN, 1.0, reproducible), Again::Other(_)));
-            assert_eq!(Again::of_norms(1.0005, 1.0, reproducible), Again::Same);
+            assert_eq!(ReplayMatch::of_logprobs(&odd, &odd, reproducible), ReplayMatch::Same);
+            assert!(matches!(compare(f32::NAN, reproducible), ReplayMatch::Different(_)));
+            assert_eq!(
+                ReplayMatch::of_logprobs(&before[..1], &before, reproducible),
+                ReplayMatch::Different(f64::INFINITY)
+            );
+            assert!(matches!(ReplayMatch::of_norms(f64::NAN, 1.0, reproducible), ReplayMatch::Different(_)));
+            assert_eq!(ReplayMatch::of_norms(1.0005, 1.0, reproducible), ReplayMatch::Same);
         }
-        let norms = |now| (Again::of_norms(now, 2.0, true), Again::of_norms(now, 2.0, false));
-        assert!(matches!(norms(2.1), (Again::Other(_), Again::Near(_))));
-        assert!(matches!(norms(3.0), (Again::Other(_), Again::Other(_))));
+        let norms = |now| (ReplayMatch::of_norms(now, 2.0, true), ReplayMatch::of_norms(now, 2.0, false));
+        assert!(matches!(norms(2.1), (ReplayMatch::Different(_), ReplayMatch::Close(_))));
+        assert!(matches!(norms(3.0), (ReplayMatch::Different(_), ReplayMatch::Different(_))));
     }
 }

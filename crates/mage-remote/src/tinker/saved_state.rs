@@ -1,40 +1,40 @@
-//! What does a checkpoint say of a state that a server keeps?
+//! Reference to server-side training state in a checkpoint (`tinker.json`).
 
 use crate::Fingerprint;
 use mage_engine::{AdapterName, Error, Result, WeightVersion};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// What a checkpoint says besides the adapter.
+/// Training state that a checkpoint stores in addition to the adapter.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Saved {
-    /// Where the server keeps the state.
+pub(super) struct SavedState {
+    /// Path of the state on the server.
     pub(super) state: String,
     pub(super) steps: u64,
     pub(super) skipped: u64,
-    pub(super) published: Vec<SavedRelease>,
+    pub(super) published: Vec<SavedWeights>,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct SavedRelease {
+pub(super) struct SavedWeights {
     pub(super) name: AdapterName,
     pub(super) version: WeightVersion,
-    /// Its adapter's folder beside this file; the adapter of the checkpoint itself where there is none.
+    /// Directory of its adapter next to this file; `None` if it is the checkpoint's own adapter.
     pub(super) folder: Option<String>,
     pub(super) fingerprint: Fingerprint,
 }
 
-impl Saved {
-    /// Writes it into the checkpoint in a folder.
+impl SavedState {
+    /// Writes the state into a checkpoint directory.
     pub(super) fn write(&self, dir: &Path) -> Result<()> {
         let file = dir.join("training_state").join("tinker.json");
         let text = serde_json::to_string_pretty(self).map_err(|e| Error::invalid("state", e.to_string()))?;
         std::fs::write(&file, text + "\n").map_err(Error::write(&file))
     }
 
-    /// What the checkpoint in a folder says.
+    /// Reads the state from a checkpoint directory.
     pub(super) fn read(dir: &Path) -> Result<Self> {
         let file = dir.join("training_state").join("tinker.json");
         let text = std::fs::read_to_string(&file).map_err(Error::read(&file))?;

@@ -1,13 +1,13 @@
-//! What do whoever trains and whoever samples have in common, and how does a server that forgot get it back?
+//! Training session: the state shared by trainer and sampler, and its restoration on a server that lost it.
 //!
-//! The server's state is kept whenever weights are published; what follows is remembered here, and done again on a server that
-//! comes back without it. Either of the two may be the one who notices.
+//! The server state is saved whenever weights are published; later requests are in the replay log. If the server lost
+//! the model, the saved state is loaded into a new model and the log replayed. Trainer or sampler may detect the loss.
 
 use super::{
     TinkerSettings,
-    client::{Done, Lost, Model, TinkerClient},
-    publish::Published,
-    replay_log::{Again, Entry},
+    client::{RemoteModel, TinkerClient, TinkerError, TinkerResult},
+    publish::SamplerRegistry,
+    replay_log::{ReplayEntry, ReplayMatch},
     stale_gradient,
 };
 use crate::{VllmPool, unique_tag::unique_tag};
@@ -19,251 +19,255 @@ use std::{
 };
 use tokio::runtime::Runtime;
 
-/// A server that forgets again while it is being fed is fed this often.
-pub(super) const FEEDINGS: u32 = 5;
+/// Maximum consecutive restores.
+pub(super) const MAX_RESTORES: u32 = 5;
 
-/// What they share.
-pub(super) struct Shared {
+/// A training session.
+pub(super) struct TrainingSession {
     pub(super) settings: TinkerSettings,
     pub(super) client: TinkerClient,
-    /// Where samples come from; the server itself without one.
+    /// vLLM pool for sampling; without one, the training server samples.
     pub(super) pool: Option<Arc<VllmPool>>,
-    pub(super) published: Arc<Published>,
-    state: Mutex<State>,
-    /// Last: what runs on it must be gone before.
+    pub(super) registry: Arc<SamplerRegistry>,
+    state: Mutex<SessionState>,
+    /// Last field: everything that runs on it must be dropped before.
     pub(super) runtime: Runtime,
 }
 
-/// A state that the server keeps.
-pub(super) struct Kept {
-    /// Where it keeps it.
+/// Training state saved on the server.
+pub(super) struct SavedServerState {
+    /// Path on the server.
     pub(super) path: String,
-    /// Whether a checkpoint of ours relies on it.
-    pub(super) relied_on: bool,
-    /// Where its adapter lies on this machine, if it was fetched for a pool.
-    pub(super) adapter: Option<PathBuf>,
+    /// Whether a checkpoint refers to it.
+    pub(super) in_checkpoint: bool,
+    /// Local copy of its adapter, if downloaded for a pool.
+    pub(super) adapter_dir: Option<PathBuf>,
 }
 
-/// What changes in the course of training.
-pub(super) struct State {
-    /// `None` only while the server is being fed.
-    pub(super) model: Option<Model>,
-    /// The state before `journal`.
-    pub(super) kept: Option<Kept>,
-    pub(super) journal: Vec<Entry>,
-    /// Whether a gradient waits for its step.
+/// Mutable state of a session.
+pub(super) struct SessionState {
+    /// `None` only during a restore.
+    pub(super) model: Option<RemoteModel>,
+    /// The saved state before `replay_log`.
+    pub(super) saved: Option<SavedServerState>,
+    pub(super) replay_log: Vec<ReplayEntry>,
+    /// Whether a gradient is pending.
     pub(super) pending: bool,
-    /// Whether the model's place is known to hold no gradient of somebody else; see `place`.
-    pub(super) alone: bool,
+    /// Whether the first step has verified that the model's slot had no stale gradient; see `stale_gradient`.
+    pub(super) first_step_verified: bool,
     pub(super) steps: u64,
     pub(super) skipped: u64,
     pub(super) consecutive_skips: u32,
     pub(super) versions: BTreeMap<AdapterName, WeightVersion>,
-    /// Names on the server are used once.
-    pub(super) names: u64,
+    /// Names on the server are used only once.
+    pub(super) name_counter: u64,
     pub(super) tag: String,
 }
 
-impl State {
-    fn new(model: Model) -> Self {
-        State {
+impl SessionState {
+    fn new(model: RemoteModel) -> Self {
+        SessionState {
             model: Some(model),
-            kept: None,
-            journal: Vec::new(),
+            saved: None,
+            replay_log: Vec::new(),
             pending: false,
-            alone: false,
+            first_step_verified: false,
             steps: 0,
             skipped: 0,
             consecutive_skips: 0,
             versions: BTreeMap::new(),
-            names: 0,
+            name_counter: 0,
             tag: unique_tag(),
         }
     }
 
-    /// A name that the server has never heard.
-    pub(super) fn name(&mut self, what: &str) -> String {
-        self.names += 1;
-        format!("{what}-{}-{}", self.tag, self.names)
+    /// A name never used on the server.
+    pub(super) fn unique_name(&mut self, what: &str) -> String {
+        self.name_counter += 1;
+        format!("{what}-{}-{}", self.tag, self.name_counter)
     }
 }
 
-impl Shared {
-    /// A new adapter on the server, and all that goes with it.
+impl TrainingSession {
+    /// Creates a session with a new adapter on the server.
     pub(super) fn new(
         settings: TinkerSettings,
         client: TinkerClient,
         pool: Option<Arc<VllmPool>>,
         runtime: Runtime,
     ) -> Result<Self> {
-        let model = runtime.block_on(client.create_model(&settings.base_model, settings.rank, settings.seed))?;
-        let state = Mutex::new(State::new(model));
-        Ok(Shared { settings, client, pool, published: Arc::default(), state, runtime })
+        let model = runtime.block_on(client.create_model(&settings.base_model, settings.lora_rank, settings.seed))?;
+        let state = Mutex::new(SessionState::new(model));
+        Ok(TrainingSession { settings, client, pool, registry: Arc::default(), state, runtime })
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, SessionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does `work`; on a server that has forgotten, feeds it and does it again.
-    pub(super) fn again<T>(&self, state: &mut State, work: impl AsyncFn(&Model) -> Done<T>) -> Result<T> {
+    /// Runs `work`; if the server lost the model, restores it and retries.
+    pub(super) fn with_restore<T>(
+        &self,
+        state: &mut SessionState,
+        work: impl AsyncFn(&RemoteModel) -> TinkerResult<T>,
+    ) -> Result<T> {
         let mut first = None;
-        for _ in 0..FEEDINGS {
-            let model = state.model.as_ref().ok_or_else(|| self.client.wire.error("its model is lost"))?;
+        for _ in 0..MAX_RESTORES {
+            let model = state.model.as_ref().ok_or_else(|| self.client.http.error("the model is lost"))?;
             match self.runtime.block_on(work(model)) {
                 Ok(done) => return Ok(done),
-                Err(Lost::Error(e)) => return Err(e),
-                Err(Lost::Model(problem)) => {
-                    self.feed(state, Some(&format!("no longer has the model ({problem})")))?;
+                Err(TinkerError::Other(e)) => return Err(e),
+                Err(TinkerError::ModelLost(problem)) => {
+                    self.restore_model(state, Some(&format!("lost the model ({problem})")))?;
                     first.get_or_insert(problem);
                 }
             }
         }
         let first = first.unwrap_or_default();
-        Err(self.client.wire.error(format!("it forgot the model {FEEDINGS} times in a row: {first}")))
+        Err(self.client.http.error(format!("the server lost the model {MAX_RESTORES} times in a row: {first}")))
     }
 
-    /// Does `work`, whose numbers `unsound` looks at. Where they are none, neither the weights nor a gradient made from them can be
-    /// trusted: the server goes back to what it kept, and does the work once more. A second time ends it, before any step.
-    pub(super) fn sound<T>(
+    /// Runs `work` and checks its result with `find_invalid`. If it is invalid, neither the weights nor the gradient
+    /// can be trusted: the server goes back to the saved state and the work is repeated once. A second failure ends
+    /// training before any step.
+    pub(super) fn with_finite_check<T>(
         &self,
-        state: &mut State,
+        state: &mut SessionState,
         what: &str,
-        work: impl AsyncFn(&Model) -> Done<T>,
-        unsound: impl Fn(&T) -> Option<String>,
+        work: impl AsyncFn(&RemoteModel) -> TinkerResult<T>,
+        find_invalid: impl Fn(&T) -> Option<String>,
     ) -> Result<T> {
-        let done = self.again(state, &work)?;
-        let Some(first) = unsound(&done) else { return Ok(done) };
-        self.feed(state, Some(&format!("answered {what} with {first}, and no step was taken with it")))?;
-        let done = self.again(state, &work)?;
-        let Some(last) = unsound(&done) else { return Ok(done) };
-        // Nobody takes a step with what it holds now.
+        let done = self.with_restore(state, &work)?;
+        let Some(first) = find_invalid(&done) else { return Ok(done) };
+        self.restore_model(state, Some(&format!("returned {first} for {what}, which was discarded")))?;
+        let done = self.with_restore(state, &work)?;
+        let Some(last) = find_invalid(&done) else { return Ok(done) };
+        // Prevents a step with the invalid state.
         if let Some(model) = state.model.take() {
-            self.runtime.block_on(self.client.unload(model));
+            self.runtime.block_on(self.client.unload_model(model));
         }
-        let again = if first == last { "the same".to_owned() } else { last };
-        Err(self.client.wire.error(format!(
-            "{what}: {first}, and {again} after going back to its last kept state and doing it once more. No step was taken \
-             with it, and checkpoints are as they were: go on from the last one (`mage train --resume RUN`). If it comes \
-             again, lower optim.learning_rate, or look for extreme advantages and log-probabilities in that row"
+        let second = if first == last { "the same".to_owned() } else { last };
+        Err(self.client.http.error(format!(
+            "{what}: {first}, and {second} again after restoring the last saved state. No step was taken with it \
+             and checkpoints are unchanged: resume from the last one (`mage train --resume RUN`). If this repeats, \
+             lower optim.learning_rate or look for extreme advantages and log-probs in that sequence"
         )))
     }
 
-    /// Gives the server a model in the state this trainer is in, and says so where the server did something.
-    pub(super) fn feed(&self, state: &mut State, what_it_did: Option<&str>) -> Result<()> {
-        if let Some(did) = what_it_did {
-            let from = if state.kept.is_some() { "its last kept state" } else { "the beginning" };
-            let (address, todo) = (self.client.wire.address(), state.journal.len());
+    /// Gives the server a new model in the state of this session, and logs the server's failure, if any.
+    pub(super) fn restore_model(&self, state: &mut SessionState, failure: Option<&str>) -> Result<()> {
+        if let Some(failure) = failure {
+            let from = if state.saved.is_some() { "its last saved state" } else { "the initial state" };
+            let (address, replayed) = (self.client.http.address(), state.replay_log.len());
             self.client
-                .wire
-                .notices
-                .say(format!("{address} {did}; going on from {from} and doing {todo} requests again"));
+                .http
+                .status_log
+                .log(format!("{address} {failure}; restoring {from} and replaying {replayed} requests"));
         }
         let old = state.model.take();
-        let fed = self.runtime.block_on(async {
+        let restored = self.runtime.block_on(async {
             if let Some(old) = old {
-                self.client.unload(old).await;
+                self.client.unload_model(old).await;
             }
             let mut last = String::new();
-            for left in (0..FEEDINGS).rev() {
-                match self.feed_once(state, left > 0).await {
+            for retries_left in (0..MAX_RESTORES).rev() {
+                match self.restore_once(state, retries_left > 0).await {
                     Ok(model) => return Ok(model),
-                    Err(Lost::Error(e)) => return Err(e),
-                    Err(Lost::Model(problem)) => last = problem,
+                    Err(TinkerError::Other(e)) => return Err(e),
+                    Err(TinkerError::ModelLost(problem)) => last = problem,
                 }
             }
-            Err(self.client.wire.error(format!("it forgets the model while it is being fed: {last}")))
+            Err(self.client.http.error(format!("the server loses the model during the restore: {last}")))
         })?;
-        state.model = Some(fed);
-        // A step that came out as it did had no more in it than it did.
-        state.alone = state.journal.iter().any(|entry| matches!(entry, Entry::Step(..)));
+        state.model = Some(restored);
+        // A replayed step with an equal norm contains no stale gradient.
+        state.first_step_verified = state.replay_log.iter().any(|entry| matches!(entry, ReplayEntry::Step(..)));
         Ok(())
     }
 
-    async fn feed_once(&self, state: &State, may_try_again: bool) -> Done<Model> {
+    async fn restore_once(&self, state: &SessionState, may_retry: bool) -> TinkerResult<RemoteModel> {
         let s = &self.settings;
-        let model = self.client.create_model(&s.base_model, s.rank, s.seed).await?;
-        match self.do_again(&model, state, may_try_again).await {
+        let model = self.client.create_model(&s.base_model, s.lora_rank, s.seed).await?;
+        match self.replay(&model, state, may_retry).await {
             Ok(()) => Ok(model),
-            Err(lost) => {
-                // Places are few, and the next attempt needs one.
-                self.client.unload(model).await;
-                Err(lost)
+            Err(error) => {
+                // Slots are few, and the next attempt needs one.
+                self.client.unload_model(model).await;
+                Err(error)
             }
         }
     }
 
-    /// Puts the kept state into a new model, and does what came after once more. Where it may be tried again, a first step that
-    /// came out otherwise, as where somebody left a gradient in the model's place, is a reason to, and so is its gradient.
-    async fn do_again(&self, model: &Model, state: &State, may_try_again: bool) -> Done<()> {
-        if let Some(kept) = &state.kept {
-            self.client.load_state(model, &kept.path).await?;
+    /// Loads the saved state into a new model and replays the log. With `may_retry`, a different first step or
+    /// gradient, as caused by a stale gradient in the slot, causes another attempt.
+    async fn replay(&self, model: &RemoteModel, state: &SessionState, may_retry: bool) -> TinkerResult<()> {
+        if let Some(saved) = &state.saved {
+            self.client.load_state(model, &saved.path).await?;
         }
         let reproducible = self.settings.backend.is_reproducible();
-        let (mut near, address) = (None, self.client.wire.address());
-        let mut wary = may_try_again && self.settings.backend.adds_up_by_place();
-        let mut compare = |what: &'static str, again: Again| match again {
-            Again::Same => Ok(()),
-            Again::Near(by) => {
-                near.get_or_insert((what, by));
+        let (mut close, address) = (None, self.client.http.address());
+        let mut check_slot = may_retry && self.settings.backend.shares_gradient_slots();
+        let mut compare = |what: &'static str, result: ReplayMatch| match result {
+            ReplayMatch::Same => Ok(()),
+            ReplayMatch::Close(by) => {
+                close.get_or_insert((what, by));
                 Ok(())
             }
-            Again::Other(by) => {
-                let text =
-                    format!("{what} done again came out otherwise, by {by:.2e}; it does not have the state it kept");
-                Err(self.client.wire.error(text))
+            ReplayMatch::Different(by) => {
+                let text = format!("replayed {what} differs by {by:.2e}; the server does not have the saved state");
+                Err(self.client.http.error(text))
             }
         };
-        for entry in &state.journal {
+        for entry in &state.replay_log {
             match entry {
-                Entry::Gradient(gradient, before) => {
-                    let request = gradient.request(&model.id, model.next());
+                ReplayEntry::Gradient(gradient, before) => {
+                    let request = gradient.request(&model.id, model.next_seq());
                     let output = self.client.forward_backward(model, &request).await?;
-                    let rows = output.rows("logprobs").map_err(|e| self.client.wire.error(e))?;
-                    let again = Again::from_sequences(&rows, before, reproducible);
-                    if let (true, Again::Other(by)) = (wary, again) {
-                        let problem = format!("a gradient done again came out otherwise, by {by:.2e}");
-                        self.client.wire.notices.say(format!("{address}: {problem}; asking once more"));
-                        return Err(Lost::Model(problem));
+                    let logprobs = output.field("logprobs").map_err(|e| self.client.http.error(e))?;
+                    let result = ReplayMatch::of_logprobs(&logprobs, before, reproducible);
+                    if let (true, ReplayMatch::Different(by)) = (check_slot, result) {
+                        let problem = format!("a replayed gradient differs by {by:.2e}");
+                        self.client.http.status_log.log(format!("{address}: {problem}; retrying"));
+                        return Err(TinkerError::ModelLost(problem));
                     }
-                    compare("a gradient", again)?;
+                    compare("gradient", result)?;
                 }
-                Entry::Step(step, before) => {
-                    let norm = self.client.optim_step(model, model.next(), step).await?;
-                    if std::mem::take(&mut wary) && !stale_gradient::agree(norm, *before) {
-                        self.client.wire.notices.say(stale_gradient::suspicion(address, *before, norm));
-                        return Err(Lost::Model("its first step was not what it had been".to_owned()));
+                ReplayEntry::Step(step, before) => {
+                    let norm = self.client.optim_step(model, model.next_seq(), step).await?;
+                    if std::mem::take(&mut check_slot) && !stale_gradient::norms_agree(norm, *before) {
+                        self.client.http.status_log.log(stale_gradient::mismatch_message(address, *before, norm));
+                        return Err(TinkerError::ModelLost("its first step differs from the original".to_owned()));
                     }
                     if let (Some(norm), Some(before)) = (norm, before) {
-                        compare("a step", Again::of_norms(norm, *before, reproducible))?;
+                        compare("step", ReplayMatch::of_norms(norm, *before, reproducible))?;
                     }
                 }
             }
         }
-        if let Some((what, by)) = near {
-            self.client.wire.notices.say(format!(
-                "{}: {what} done again came out otherwise by {by:.1e}, as it may on an engine that is not reproducible",
-                self.client.wire.address()
+        if let Some((what, by)) = close {
+            self.client.http.status_log.log(format!(
+                "{}: a replayed {what} differs by {by:.1e}, as expected of an engine that is not reproducible",
+                self.client.http.address()
             ));
         }
         Ok(())
     }
 
-    /// Has the server keep its state, if anything happened since it last did.
-    pub(super) fn keep(&self, state: &mut State) -> Result<String> {
-        if let (Some(kept), true) = (&state.kept, state.journal.is_empty()) {
-            return Ok(kept.path.clone());
+    /// Saves the server state if it changed since the last save.
+    pub(super) fn save_state(&self, state: &mut SessionState) -> Result<String> {
+        if let (Some(saved), true) = (&state.saved, state.replay_log.is_empty()) {
+            return Ok(saved.path.clone());
         }
         if state.pending {
-            return Err(Error::invalid("save", "a gradient waits for its step; call optim_step first"));
+            return Err(Error::invalid("save", "a gradient is pending; call optim_step first"));
         }
-        let name = state.name("state");
-        let path = self.again(state, async |model| self.client.save_state(model, &name).await)?;
-        let kept = Kept { path: path.clone(), relied_on: false, adapter: None };
-        if let Some(old) = state.kept.replace(kept).filter(|old| !old.relied_on) {
-            self.runtime.block_on(self.client.forget(&old.path));
+        let name = state.unique_name("state");
+        let path = self.with_restore(state, async |model| self.client.save_state(model, &name).await)?;
+        let saved = SavedServerState { path: path.clone(), in_checkpoint: false, adapter_dir: None };
+        if let Some(old) = state.saved.replace(saved).filter(|old| !old.in_checkpoint) {
+            self.runtime.block_on(self.client.delete_checkpoint(&old.path));
         }
-        state.journal.clear();
+        state.replay_log.clear();
         Ok(path)
     }
 }

@@ -1,9 +1,10 @@
-//! How is something waited for that a server has not got yet?
+//! Waiting for a result that a server does not have yet: backoff, log lines, a time limit, and an error that states the
+//! first failure.
 //!
-//! With pauses that grow, a line for whoever watches, an end, and an error that says what went wrong first. Slow is what takes
-//! longer than what was told before: a server that is always slow is not told of at every request.
+//! A wait is logged if it takes longer than previously logged ones, so that a server that is always slow is not logged
+//! at every request.
 
-use crate::{http::client::HttpClient, http::retry::pause};
+use crate::{http::client::HttpClient, http::retry::backoff};
 use mage_engine::{Error, Result};
 use mage_rng::Seed;
 use std::{
@@ -13,110 +14,121 @@ use std::{
 };
 use tokio::time::{Instant, timeout_at};
 
-/// Somebody is told of what takes so long.
-const WORTH_A_LINE: Duration = Duration::from_secs(10);
-/// And of everything that takes so long, however slow the server was before.
-const ALWAYS_WORTH_A_LINE: Duration = Duration::from_secs(600);
-/// A poll that the server has held for so long is its own pause.
-const HELD: Duration = Duration::from_secs(1);
-/// A result that is not there yet is looked for at least so often.
-const LOOK_AGAIN: Duration = Duration::from_secs(2);
+/// Waits longer than this are logged
+const LOG_AFTER: Duration = Duration::from_secs(10);
+/// and waits longer than this always, however slow the server was before.
+const MAX_LOG_THRESHOLD: Duration = Duration::from_secs(600);
+/// A long poll that the server held at least this long needs no further pause.
+const LONG_POLL: Duration = Duration::from_secs(1);
+/// Maximum pause between polls.
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// How long something must take to be told of; shared by all who ask the same server.
+/// Wait time after which to log; shared by all requests to a server.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Slow(Arc<Mutex<Option<Duration>>>);
+pub(super) struct SlowThreshold(Arc<Mutex<Option<Duration>>>);
 
-/// One wait.
-pub(super) struct Wait<'w> {
-    wire: &'w HttpClient,
-    slow: &'w Slow,
+/// A wait for one result.
+pub(super) struct PollWait<'w> {
+    http: &'w HttpClient,
+    slow: &'w SlowThreshold,
     what: &'w str,
     started: Instant,
     limit: Duration,
     first: Option<String>,
-    times: u32,
-    /// After how long somebody was last told of this one.
-    told: Duration,
+    failures: u32,
+    /// Wait time at the last log line.
+    logged_at: Duration,
 }
 
-impl<'w> Wait<'w> {
-    /// Begins to wait for `what`, up to `limit`.
-    pub(super) fn new(wire: &'w HttpClient, slow: &'w Slow, what: &'w str, limit: Duration) -> Self {
-        Wait { wire, slow, what, started: Instant::now(), limit, first: None, times: 0, told: Duration::ZERO }
+impl<'w> PollWait<'w> {
+    /// Starts to wait for `what`, for at most `limit`.
+    pub(super) fn new(http: &'w HttpClient, slow: &'w SlowThreshold, what: &'w str, limit: Duration) -> Self {
+        PollWait {
+            http,
+            slow,
+            what,
+            started: Instant::now(),
+            limit,
+            first: None,
+            failures: 0,
+            logged_at: Duration::ZERO,
+        }
     }
 
-    /// Does one attempt; whoever watches hears of it while it lasts.
-    pub(super) async fn watch<T>(&mut self, attempt: impl Future<Output = T>) -> T {
+    /// Runs one attempt and logs while it lasts.
+    pub(super) async fn run<T>(&mut self, attempt: impl Future<Output = T>) -> T {
         let mut attempt = pin!(attempt);
-        // What is over as soon as it is told is not worth a line.
+        // No line if the limit ends at the threshold.
         while self.threshold() < self.limit {
             match timeout_at(self.started + self.threshold(), attempt.as_mut()).await {
                 Ok(done) => return done,
-                Err(_) => self.tell(),
+                Err(_) => self.log_wait(),
             }
         }
         attempt.await
     }
 
-    /// Notes that it is not there yet, and pauses; the error when the time is over.
-    pub(super) async fn again(&mut self, trouble: &str) -> Result<()> {
-        self.note(trouble)?;
-        self.pause(self.limit).await;
+    /// Records a failed attempt and backs off; fails when the limit is over.
+    pub(super) async fn retry(&mut self, problem: &str) -> Result<()> {
+        self.record_failure(problem)?;
+        self.backoff(self.limit).await;
         Ok(())
     }
 
-    /// The same for a poll that took `held`: a server that makes us wait needs no more pause.
-    pub(super) async fn poll_again(&mut self, trouble: &str, held: Duration) -> Result<()> {
-        self.note(trouble)?;
-        if held < HELD {
-            self.pause(LOOK_AGAIN).await;
+    /// Like [`retry`](Self::retry) for a poll of duration `held`. A long poll needs no further pause.
+    pub(super) async fn poll_retry(&mut self, problem: &str, held: Duration) -> Result<()> {
+        self.record_failure(problem)?;
+        if held < LONG_POLL {
+            self.backoff(MAX_POLL_INTERVAL).await;
         }
         Ok(())
     }
 
-    async fn pause(&mut self, longest: Duration) {
-        let left = self.limit.saturating_sub(self.started.elapsed());
-        let next = pause(self.times - 1, None, Seed::new(0).child(self.what)).min(longest);
-        // One that says when to come back is left alone until then.
-        let pause = next.max(self.wire.wish().unwrap_or_default()).min(left);
-        self.watch(tokio::time::sleep(pause)).await;
+    async fn backoff(&mut self, max: Duration) {
+        let remaining = self.limit.saturating_sub(self.started.elapsed());
+        let delay = backoff(self.failures - 1, None, Seed::new(0).child(self.what)).min(max);
+        // `Retry-After` is respected.
+        let delay = delay.max(self.http.retry_after().unwrap_or_default()).min(remaining);
+        self.run(tokio::time::sleep(delay)).await;
     }
 
-    fn note(&mut self, trouble: &str) -> Result<()> {
-        self.times += 1;
-        self.first.get_or_insert_with(|| trouble.to_owned());
+    fn record_failure(&mut self, problem: &str) -> Result<()> {
+        self.failures += 1;
+        self.first.get_or_insert_with(|| problem.to_owned());
         if self.started.elapsed() >= self.limit {
             let limit = self.limit.as_secs_f64();
-            return Err(self.error(trouble, &format!("waited {limit:.0} s")));
+            return Err(self.error(problem, &format!("waited {limit:.0} s")));
         }
         if self.started.elapsed() >= self.threshold() {
-            self.tell();
+            self.log_wait();
         }
         Ok(())
     }
 
-    /// The end of the wait: what went wrong first, and at last.
+    /// The final error, with the first and the last failure.
     pub(super) fn error(&self, last: &str, after: &str) -> Error {
         let first = self.first.as_deref().unwrap_or(last);
-        let said = if first == last { first.to_owned() } else { format!("{first}; at last: {last}") };
-        self.wire.error(format!("{}: {said} ({after})", self.what))
+        let message = if first == last { first.to_owned() } else { format!("{first}; last: {last}") };
+        self.http.error(format!("{}: {message} ({after})", self.what))
     }
 
     fn threshold(&self) -> Duration {
-        let slow = *self.slow.0.lock().unwrap_or_else(PoisonError::into_inner);
-        slow.unwrap_or(WORTH_A_LINE.min(self.limit / 4)).max(self.told * 2)
+        let threshold = *self.slow.0.lock().unwrap_or_else(PoisonError::into_inner);
+        threshold.unwrap_or(LOG_AFTER.min(self.limit / 4)).max(self.logged_at * 2)
     }
 
-    /// Says it, and that only what takes twice as long is worth saying next.
-    fn tell(&mut self) {
-        let (waited, address) = (self.started.elapsed(), self.wire.address());
-        self.told = waited;
-        *self.slow.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((waited * 2).min(ALWAYS_WORTH_A_LINE));
+    /// Logs the wait, and doubles the threshold.
+    fn log_wait(&mut self) {
+        let (waited, address) = (self.started.elapsed(), self.http.address());
+        self.logged_at = waited;
+        *self.slow.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((waited * 2).min(MAX_LOG_THRESHOLD));
         let why = self.first.as_ref().map_or_else(String::new, |first| format!(" ({first})"));
         let (waited, limit) = (waited.as_secs_f64(), self.limit.as_secs_f64());
-        let line =
-            format!("{address} has not finished {} after {waited:.0} s{why}; waiting, up to {limit:.0} s", self.what);
-        self.wire.notices.say(line);
+        let line = format!(
+            "{address} has not finished {} after {waited:.0} s{why}; waiting for up to {limit:.0} s",
+            self.what
+        );
+        self.http.status_log.log(line);
     }
 }
 
@@ -126,15 +138,15 @@ mod tests {
     use crate::{StatusLog, http::client::Timeouts};
 
     #[tokio::test]
-    async fn nobody_is_told_of_waiting_when_it_is_over() {
-        let said = Arc::<Mutex<Vec<String>>>::default();
-        let hear = Arc::clone(&said);
-        let notices = StatusLog::to(move |line| hear.lock().unwrap().push(line.to_owned()));
-        let wire = HttpClient::new("http://127.0.0.1:1", None, Timeouts::default(), notices).unwrap();
-        let (slow, limit) = (Slow::default(), Duration::from_millis(400));
-        // Told after a quarter and a half of it, and not at its end, which an attempt may outlast.
-        Wait::new(&wire, &slow, "a thing", limit).watch(tokio::time::sleep(limit * 3 / 2)).await;
-        let said = said.lock().unwrap();
-        assert!(said.len() <= 2 && said.iter().all(|line| line.contains("has not finished a thing")), "{said:?}");
+    async fn finished_wait_is_not_logged() {
+        let log = Arc::<Mutex<Vec<String>>>::default();
+        let sink = Arc::clone(&log);
+        let status_log = StatusLog::new(move |line| sink.lock().unwrap().push(line.to_owned()));
+        let http = HttpClient::new("http://127.0.0.1:1", None, Timeouts::default(), status_log).unwrap();
+        let (slow, limit) = (SlowThreshold::default(), Duration::from_millis(400));
+        // Logged after a quarter and a half of the limit, and not at its end, which the attempt outlasts.
+        PollWait::new(&http, &slow, "a thing", limit).run(tokio::time::sleep(limit * 3 / 2)).await;
+        let log = log.lock().unwrap();
+        assert!(log.len() <= 2 && log.iter().all(|line| line.contains("has not finished a thing")), "{log:?}");
     }
 }

@@ -1,21 +1,20 @@
-//! What is a vLLM server asked for tokens, and what does it answer?
-//!
-//! `POST /v1/completions` with token ids in and out: texts never matter, since fragments of letters have none.
+//! `POST /v1/completions` of vLLM, with token ids in and out: text is never used, since partial UTF-8 sequences have
+//! none.
 
 use crate::http::client::HttpRequest;
 use mage_engine::{FinishReason, Result, SampleRequest, ScoreRequest};
 use serde::{Deserialize, Serialize};
 
-/// A request for tokens. Thousands are under way at once: it is written out as it stands, without a tree of values between.
+/// A completion request, serialised directly: thousands are in flight at once.
 #[derive(Serialize)]
-pub(super) struct Completions<'r> {
+pub(super) struct CompletionRequest<'r> {
     model: &'r str,
     prompt: &'r [u32],
     max_tokens: u32,
     temperature: f32,
     logprobs: u32,
     return_token_ids: bool,
-    /// The ends are ours to name: the model's own file may know others.
+    /// Stop tokens are passed explicitly; the model's own configuration may differ.
     ignore_eos: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     top_p: Option<f32>,
@@ -31,9 +30,9 @@ pub(super) struct Completions<'r> {
     allowed_token_ids: Option<[u32; 1]>,
 }
 
-impl<'r> Completions<'r> {
+impl<'r> CompletionRequest<'r> {
     fn new(model: &'r str, prompt: &'r [u32], max_tokens: u32) -> Self {
-        Completions {
+        CompletionRequest {
             model,
             prompt,
             max_tokens,
@@ -50,99 +49,101 @@ impl<'r> Completions<'r> {
         }
     }
 
-    pub(super) fn sampled(model: &'r str, request: &'r SampleRequest) -> Self {
+    pub(super) fn sample(model: &'r str, request: &'r SampleRequest) -> Self {
         let params = &request.params;
-        Completions {
+        CompletionRequest {
             temperature: params.temperature,
             top_p: Some(params.top_p),
             seed: Some(params.seed >> 33),
             stop_token_ids: Some(&params.stop_ids),
             top_k: (params.top_k > 0).then_some(params.top_k),
             min_p: (params.min_p > 0.0).then_some(params.min_p),
-            ..Completions::new(model, &request.prompt, params.max_tokens)
+            ..CompletionRequest::new(model, &request.prompt, params.max_tokens)
         }
     }
 
-    pub(super) fn ask(&self) -> HttpRequest {
+    pub(super) fn to_http(&self) -> HttpRequest {
         HttpRequest::post("v1/completions", self)
     }
 
-    /// For the log-probability of one token.
-    pub(super) fn scored(model: &'r str, tokens: &'r [u32], at: usize) -> Self {
-        Completions { allowed_token_ids: Some([tokens[at]]), ..Completions::new(model, &tokens[..at], 1) }
+    /// A request for the log-prob of one token.
+    pub(super) fn score(model: &'r str, tokens: &'r [u32], at: usize) -> Self {
+        CompletionRequest { allowed_token_ids: Some([tokens[at]]), ..CompletionRequest::new(model, &tokens[..at], 1) }
     }
 }
 
-/// Tokens that a server wrote.
+/// Generated tokens.
 #[derive(Debug)]
-pub(super) struct Written {
+pub(super) struct GeneratedTokens {
     pub(super) tokens: Vec<u32>,
     pub(super) logprobs: Vec<f32>,
     pub(super) finish: FinishReason,
 }
 
 #[derive(Deserialize)]
-pub(super) struct Completion {
-    pub(super) choices: Vec<Choice>,
+pub(super) struct CompletionResponse {
+    pub(super) choices: Vec<CompletionChoice>,
 }
 
 #[derive(Deserialize)]
-pub(super) struct Choice {
+pub(super) struct CompletionChoice {
     #[serde(default)]
     token_ids: Option<Vec<u32>>,
     #[serde(default)]
-    logprobs: Option<TokenLogprobs>,
+    logprobs: Option<ChoiceLogprobs>,
     #[serde(default)]
     finish_reason: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct TokenLogprobs {
+struct ChoiceLogprobs {
     token_logprobs: Vec<Option<f32>>,
 }
 
-pub(super) fn read_written(choice: Choice, most: usize, vocabulary: usize) -> std::result::Result<Written, String> {
-    let tokens = choice.token_ids.ok_or("it has no token ids; the server must know `return_token_ids`")?;
-    let logprobs = choice.logprobs.ok_or("it has no log-probabilities")?.token_logprobs;
+pub(super) fn parse_generated(
+    choice: CompletionChoice,
+    max_tokens: usize,
+    vocab_size: usize,
+) -> std::result::Result<GeneratedTokens, String> {
+    let tokens = choice.token_ids.ok_or("no token ids in the response; the server must support `return_token_ids`")?;
+    let logprobs = choice.logprobs.ok_or("no log-probs in the response")?.token_logprobs;
     if tokens.len() != logprobs.len() {
-        return Err(format!("{} tokens have {} log-probabilities", tokens.len(), logprobs.len()));
+        return Err(format!("{} tokens have {} log-probs", tokens.len(), logprobs.len()));
     }
-    if tokens.is_empty() || tokens.len() > most {
-        return Err(format!("{} tokens where between 1 and {most} were asked for", tokens.len()));
+    if tokens.is_empty() || tokens.len() > max_tokens {
+        return Err(format!("{} tokens, expected between 1 and {max_tokens}", tokens.len()));
     }
-    if let Some(token) = tokens.iter().find(|token| **token as usize >= vocabulary) {
-        return Err(format!("token {token} is none of the {vocabulary} in the vocabulary"));
+    if let Some(token) = tokens.iter().find(|token| **token as usize >= vocab_size) {
+        return Err(format!("token {token} is outside the vocabulary of {vocab_size}"));
     }
-    let logprobs = logprobs.into_iter().map(likely).collect::<std::result::Result<Vec<f32>, String>>()?;
+    let logprobs = logprobs.into_iter().map(check_logprob).collect::<std::result::Result<Vec<f32>, String>>()?;
     let finish = match choice.finish_reason.as_deref() {
         Some("length") => FinishReason::Length,
         _ => FinishReason::Stop,
     };
-    Ok(Written { tokens, logprobs, finish })
+    Ok(GeneratedTokens { tokens, logprobs, finish })
 }
 
-pub(super) fn read_score(choice: Choice, token: u32) -> std::result::Result<f32, String> {
-    let Written { tokens, logprobs, .. } = read_written(choice, 1, usize::MAX)?;
+pub(super) fn parse_score(choice: CompletionChoice, token: u32) -> std::result::Result<f32, String> {
+    let GeneratedTokens { tokens, logprobs, .. } = parse_generated(choice, 1, usize::MAX)?;
     match tokens[0] == token {
         true => Ok(logprobs[0]),
-        false => Err(format!("token {} where only {token} was allowed", tokens[0])),
+        false => Err(format!("token {}, but only {token} is allowed", tokens[0])),
     }
 }
 
-/// A log-probability, or what is wrong with it.
-fn likely(logprob: Option<f32>) -> std::result::Result<f32, String> {
+/// Checks a log-prob.
+fn check_logprob(logprob: Option<f32>) -> std::result::Result<f32, String> {
     match logprob {
         Some(l) if l.is_finite() && l <= 1e-3 => Ok(l),
-        other => Err(format!("a log-probability is {other:?}")),
+        other => Err(format!("invalid log-prob {other:?}")),
     }
 }
 
-/// Whether a score request asks for what cannot be had.
+/// Rejects score requests with action masks.
 pub(super) fn check_score(request: &ScoreRequest) -> Result<()> {
     match request.allowed.iter().any(Option::is_some) {
-        true => {
-            Err(mage_engine::Error::unsupported("score with masks", "play without them: play.mask_actions = false"))
-        }
+        true => Err(mage_engine::Error::unsupported("score with action masks", "set play.mask_actions = false")),
         false => Ok(()),
     }
 }
@@ -153,12 +154,12 @@ mod tests {
     use mage_engine::SamplingParams;
     use serde_json::{Value, json};
 
-    fn choice(json: Value) -> Choice {
+    fn choice(json: Value) -> CompletionChoice {
         serde_json::from_value(json).unwrap()
     }
 
     #[test]
-    fn requests_speak_in_token_ids() {
+    fn sample_request_uses_token_ids() {
         let request = SampleRequest {
             prompt: vec![3, 1],
             params: SamplingParams {
@@ -172,35 +173,36 @@ mod tests {
         };
         let expected = json!({"model": "policy@3", "prompt": [3, 1], "max_tokens": 4, "temperature": 0.7, "top_p": 1.0,
             "seed": 0x7fff_ffff_u32, "logprobs": 0, "return_token_ids": true, "ignore_eos": true, "stop_token_ids": [2]});
-        // As text: 0.7 stays 0.7, and is not the nearest double to the nearest float.
-        let text = serde_json::to_string(&Completions::sampled("policy@3", &request)).unwrap();
+        // As text, 0.7 is not serialised as the double nearest to the float.
+        let text = serde_json::to_string(&CompletionRequest::sample("policy@3", &request)).unwrap();
         assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), expected);
     }
 
     #[test]
-    fn answers_that_make_no_sense_are_refused() {
-        let said = json!({"token_ids": [4, 2], "logprobs": {"token_logprobs": [-0.5, -0.1]}, "finish_reason": "stop"});
-        let written = read_written(choice(said.clone()), 4, 16).unwrap();
-        assert_eq!((written.tokens, written.finish), (vec![4, 2], FinishReason::Stop));
+    fn invalid_responses_are_rejected() {
+        let response =
+            json!({"token_ids": [4, 2], "logprobs": {"token_logprobs": [-0.5, -0.1]}, "finish_reason": "stop"});
+        let generated = parse_generated(choice(response.clone()), 4, 16).unwrap();
+        assert_eq!((generated.tokens, generated.finish), (vec![4, 2], FinishReason::Stop));
         let with = |field: &str, value: Value| {
-            let mut said = said.clone();
-            said[field] = value;
-            read_written(choice(said), 4, 16).unwrap_err()
+            let mut response = response.clone();
+            response[field] = value;
+            parse_generated(choice(response), 4, 16).unwrap_err()
         };
         assert!(with("token_ids", Value::Null).contains("return_token_ids"));
         assert!(with("token_ids", json!([4])).contains("1 tokens have 2"));
-        assert!(with("token_ids", json!([4, 16])).contains("token 16 is none of the 16"));
+        assert!(with("token_ids", json!([4, 16])).contains("token 16 is outside the vocabulary of 16"));
         assert!(with("logprobs", json!({"token_logprobs": [null, -0.1]})).contains("None"));
         assert!(with("logprobs", json!({"token_logprobs": [0.7, -0.1]})).contains("0.7"));
-        assert!(read_written(choice(said), 1, 16).unwrap_err().contains("between 1 and 1"));
+        assert!(parse_generated(choice(response), 1, 16).unwrap_err().contains("between 1 and 1"));
     }
 
     #[test]
-    fn a_score_is_that_of_the_one_token_that_may_be_drawn() {
-        let body = serde_json::to_value(Completions::scored("policy@3", &[5, 7, 9], 2)).unwrap();
+    fn score_is_the_logprob_of_the_only_allowed_token() {
+        let body = serde_json::to_value(CompletionRequest::score("policy@3", &[5, 7, 9], 2)).unwrap();
         assert_eq!((&body["prompt"], &body["allowed_token_ids"]), (&json!([5, 7]), &json!([9])));
-        let said = json!({"token_ids": [9], "logprobs": {"token_logprobs": [-0.5]}, "finish_reason": "length"});
-        assert_eq!(read_score(choice(said.clone()), 9), Ok(-0.5));
-        assert!(read_score(choice(said), 7).unwrap_err().contains("only 7 was allowed"));
+        let response = json!({"token_ids": [9], "logprobs": {"token_logprobs": [-0.5]}, "finish_reason": "length"});
+        assert_eq!(parse_score(choice(response.clone()), 9), Ok(-0.5));
+        assert!(parse_score(choice(response), 7).unwrap_err().contains("only 7 is allowed"));
     }
 }

@@ -1,13 +1,13 @@
-//! What becomes of a server that went away?
+//! Health of pool servers: probing of unhealthy servers, recovery, and backoff.
 //!
-//! It gets no requests, somebody hears of it once, and it is looked for again. Once it answers it is fed beside everything
-//! else, so that nobody else waits for it. One that answers when it is looked at and fails when it is asked is looked at
-//! less and less often.
+//! An unhealthy server gets no requests, which is logged once, and is probed in the background. When it responds it is
+//! reconciled concurrently with other work. A server that passes probes but fails requests is probed less and less
+//! often.
 
 use super::{
+    adapter_registry::{AdapterRegistry, PushError},
     pool::VllmPool,
-    server::{ALIVE, Server},
-    weight_sync::{Given, WeightSync},
+    server::{HEALTH_TIMEOUT, Server},
 };
 use crate::{http::client::HttpError, join::race};
 use mage_engine::Error;
@@ -17,347 +17,349 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// How long between two looks at servers none of which can be asked.
-pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(500);
-/// How long between two looks at one that is away while others work.
-const LOOK_AROUND: Duration = Duration::from_secs(5);
-/// No two looks are longer apart.
-const LONGEST: Duration = Duration::from_secs(60);
-/// A push waits this long for servers that are just back.
-const WELCOME: Duration = Duration::from_secs(3);
-/// Feeding that takes longer is worth a line.
-const WORTH_A_LINE: Duration = Duration::from_secs(5);
-/// Failing for longer is worth a line.
-const FAILING: Duration = Duration::from_secs(2);
-/// One that fails so often in a row is done without where there are others.
-const FAILURES: u32 = 8;
-/// Nobody starts anew within this time: a model has to be read.
-const UNHEARD: Duration = Duration::from_secs(10);
-/// What fails again within this time has not recovered.
-const CALM: Duration = Duration::from_secs(30);
+/// Interval between probes if no server is healthy.
+pub(super) const PROBE_INTERVAL: Duration = Duration::from_millis(500);
+/// Interval between probes of a server while others are healthy.
+const BACKGROUND_PROBE_INTERVAL: Duration = Duration::from_secs(5);
+/// Maximum interval between probes.
+const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(60);
+/// How long a push waits for servers that recover.
+const RECOVERY_WAIT: Duration = Duration::from_secs(3);
+/// A reconciliation that takes longer is logged.
+const LOG_SLOW_RECONCILE: Duration = Duration::from_secs(5);
+/// Failures that last longer are logged.
+const LOG_FAILING: Duration = Duration::from_secs(2);
+/// A server with this many consecutive failures is marked unhealthy if there are others.
+const MAX_FAILURES: u32 = 8;
+/// Minimum time of a restart, since a model must be loaded.
+const MIN_RESTART_TIME: Duration = Duration::from_secs(10);
+/// A failure within this time of the recovery counts as the same problem.
+const STABLE_TIME: Duration = Duration::from_secs(30);
 
-/// What is known of a server that fails.
+/// Health state of a server.
 #[derive(Debug)]
-pub(super) struct Record {
-    /// Whether it is being looked at.
-    looking: bool,
-    /// When it went away or was last looked at.
-    last: Instant,
-    /// How often it failed since it last worked for a while.
+pub(super) struct ServerHealth {
+    /// Whether a probe is running.
+    probing: bool,
+    /// Time of the last probe, or when it became unhealthy.
+    last_probe: Instant,
+    /// Times marked unhealthy since it last worked for a while.
     strikes: u32,
-    /// How many of its answers in a row were failures.
+    /// Consecutive failed responses.
     failures: u32,
-    /// Since when it does nothing but fail.
-    failing: Option<Instant>,
-    /// Whether that was said.
-    told: bool,
-    /// When it was last said that it is late.
-    late: Option<Instant>,
-    /// Why it is there and gets no requests.
-    pub(super) wrong: Option<Wrong>,
-    /// What was last said of it.
-    said: String,
-    /// Whether it was said that feeding it takes long.
-    slow: bool,
-    /// When it last did what it was asked.
-    heard: Instant,
-    /// Whether it is looked at only because nothing was heard of it.
-    unheard: bool,
-    /// Since when it is not away.
-    back: Instant,
+    /// Start of the current series of failures.
+    failing_since: Option<Instant>,
+    /// Whether that series was logged.
+    failure_logged: bool,
+    /// Time of the last log line about a late response.
+    late_logged_at: Option<Instant>,
+    /// Why a reachable server gets no requests.
+    pub(super) fault: Option<ServerFault>,
+    /// Last logged problem.
+    last_problem: String,
+    /// Whether a slow reconciliation was logged.
+    slow_logged: bool,
+    /// Time of the last successful request.
+    last_success: Instant,
+    /// Whether it is probed only because it was idle.
+    idle: bool,
+    /// Time of the last recovery.
+    recovered_at: Instant,
 }
 
-impl Record {
+impl ServerHealth {
     pub(super) fn new() -> Self {
         let now = Instant::now();
-        let said = String::new();
-        Record {
-            looking: false,
-            last: now,
+        ServerHealth {
+            probing: false,
+            last_probe: now,
             strikes: 0,
             failures: 0,
-            failing: None,
-            told: false,
-            late: None,
-            wrong: None,
-            said,
-            slow: false,
-            heard: now,
-            unheard: false,
-            back: now,
+            failing_since: None,
+            failure_logged: false,
+            late_logged_at: None,
+            fault: None,
+            last_problem: String::new(),
+            slow_logged: false,
+            last_success: now,
+            idle: false,
+            recovered_at: now,
         }
     }
 
-    /// Whether it came back after `then`: what failed before says nothing of it now.
-    pub(super) fn is_back_since(&self, then: Instant) -> bool {
-        self.back > then
+    /// Whether it recovered after `then`, so that an earlier failure is outdated.
+    pub(super) fn recovered_since(&self, then: Instant) -> bool {
+        self.recovered_at > then
     }
 
-    /// Whether it did what it was asked after `then`.
+    /// Whether a request succeeded after `then`.
     pub(super) fn worked_since(&self, then: Instant) -> bool {
-        self.heard > then
+        self.last_success > then
     }
 
-    /// How long it is left alone where others are for `gap`.
-    fn gap(&self, gap: Duration) -> Duration {
+    /// Probe interval, given the interval `base` of servers without strikes.
+    fn probe_interval(&self, base: Duration) -> Duration {
         match self.strikes {
-            0 | 1 => gap,
-            many => gap.max(LOOK_AGAIN).saturating_mul(1_u32.checked_shl(many - 1).unwrap_or(u32::MAX)).min(LONGEST),
+            0 | 1 => base,
+            many => base
+                .max(PROBE_INTERVAL)
+                .saturating_mul(1_u32.checked_shl(many - 1).unwrap_or(u32::MAX))
+                .min(MAX_PROBE_INTERVAL),
         }
     }
 }
 
-/// What is wrong with a server that is there.
+/// Fault of a reachable server.
 #[derive(Clone, Debug)]
-pub(super) struct Wrong {
+pub(super) struct ServerFault {
     engine: String,
     reason: String,
-    /// Whether it refuses what it is given; else it has other numbers than the trainer.
-    refuses: bool,
+    /// Whether it rejects pushes; otherwise its fingerprint differs.
+    rejects: bool,
 }
 
-impl Wrong {
-    fn new(e: Error, server: &Server, refuses: bool) -> Self {
+impl ServerFault {
+    fn new(e: Error, server: &Server, rejects: bool) -> Self {
         match e {
-            Error::Engine { engine, reason } => Wrong { engine, reason, refuses },
-            other => Wrong { engine: server.wire.address().to_owned(), reason: other.to_string(), refuses },
+            Error::Engine { engine, reason } => ServerFault { engine, reason, rejects },
+            other => ServerFault { engine: server.http.address().to_owned(), reason: other.to_string(), rejects },
         }
     }
 }
 
-/// A look under way; it ends however it ends.
-struct Look(Arc<WeightSync>, Arc<Server>);
+/// A running probe; the state is updated however it ends.
+struct ProbeGuard(Arc<AdapterRegistry>, Arc<Server>);
 
-impl Drop for Look {
+impl Drop for ProbeGuard {
     fn drop(&mut self) {
-        let mut record = self.1.record();
-        (record.looking, record.last) = (false, Instant::now());
-        drop(record);
-        self.0.stirred.notify_waiters();
+        let mut health = self.1.health();
+        (health.probing, health.last_probe) = (false, Instant::now());
+        drop(health);
+        self.0.changed.notify_waiters();
     }
 }
 
-impl WeightSync {
-    /// Gives a server no requests until it has been looked at. `line` is what is said of it the first time.
-    pub(super) fn put_away(&self, server: &Server, problem: &str, line: impl FnOnce(&str) -> String) {
-        if !server.up.swap(false, Ordering::SeqCst) {
+impl AdapterRegistry {
+    /// Marks a server unhealthy until a probe succeeds. `line` is logged the first time.
+    pub(super) fn mark_unhealthy(&self, server: &Server, problem: &str, line: impl FnOnce(&str) -> String) {
+        if !server.healthy.swap(false, Ordering::SeqCst) {
             return;
         }
-        let address = server.wire.address();
+        let address = server.http.address();
         let strikes = {
-            let mut record = server.record();
-            record.last = Instant::now();
-            record.strikes += 1;
-            record.said = problem.to_owned();
-            record.told = false;
-            record.strikes
+            let mut health = server.health();
+            health.last_probe = Instant::now();
+            health.strikes += 1;
+            health.last_problem = problem.to_owned();
+            health.failure_logged = false;
+            health.strikes
         };
         match strikes {
-            1 => self.settings.notices.say(line(address)),
-            2 => self.settings.notices.say(format!(
-                "{address} fails again ({problem}), though it answers when it is looked at; it is tried less and less often"
-            )),
+            1 => self.settings.status_log.log(line(address)),
+            2 => self
+                .settings
+                .status_log
+                .log(format!("{address} fails again ({problem}), although its probes succeed; probing it less often")),
             _ => {}
         }
-        self.stirred.notify_waiters();
+        self.changed.notify_waiters();
     }
 
-    /// A server answered with a failure; whether it does little else.
-    pub(super) fn failed(&self, server: &Server) -> bool {
-        let mut record = server.record();
-        record.failures += 1;
-        record.failing.get_or_insert_with(Instant::now);
-        let often = record.failures >= FAILURES;
+    /// Records a failed response. Returns whether the server does little else.
+    pub(super) fn record_failure(&self, server: &Server) -> bool {
+        let mut health = server.health();
+        health.failures += 1;
+        health.failing_since.get_or_insert_with(Instant::now);
+        let often = health.failures >= MAX_FAILURES;
         if often {
-            record.failures = 0;
+            health.failures = 0;
         }
         often
     }
 
-    /// Says, once, that a server which does nothing but fail is waited for.
-    pub(super) fn tell(&self, server: &Server, trouble: &HttpError) {
-        let (waiting, wish) = (&self.settings.waiting, server.wire.wish().unwrap_or_default());
-        let mut record = server.record();
-        let lasts = record.failing.map_or(Duration::ZERO, |since| since.elapsed()) + wish;
-        if record.told || lasts < FAILING.min(waiting.away / 4) {
+    /// Logs, once, that a failing server is waited for.
+    pub(super) fn log_failing(&self, server: &Server, error: &HttpError) {
+        let (timeouts, retry_after) = (&self.settings.timeouts, server.http.retry_after().unwrap_or_default());
+        let mut health = server.health();
+        let duration = health.failing_since.map_or(Duration::ZERO, |since| since.elapsed()) + retry_after;
+        if health.failure_logged || duration < LOG_FAILING.min(timeouts.outage / 4) {
             return;
         }
-        record.told = true;
-        drop(record);
-        let (address, is, problem) = (server.wire.address(), trouble.is(), trouble.text());
-        let limit = waiting.away.as_secs_f64();
-        self.settings.notices.say(format!("{address} {is} ({problem}); waiting for it, up to {limit:.0} s"));
+        health.failure_logged = true;
+        drop(health);
+        let (address, state, problem) = (server.http.address(), error.description(), error.text());
+        let limit = timeouts.outage.as_secs_f64();
+        self.settings.status_log.log(format!("{address} {state} ({problem}); retrying for up to {limit:.0} s"));
     }
 
-    /// A server has not answered a question for so long that it is asked again. Many may be late at once: that is said now and
-    /// then.
-    pub(super) fn late(&self, server: &Server, within: Duration) {
-        let mut record = server.record();
-        if record.late.is_some_and(|said| said.elapsed() < LONGEST) {
+    /// Logs a late response, at most once per `MAX_PROBE_INTERVAL`, since many requests may be late at once.
+    pub(super) fn log_late(&self, server: &Server, timeout: Duration) {
+        let mut health = server.health();
+        if health.late_logged_at.is_some_and(|at| at.elapsed() < MAX_PROBE_INTERVAL) {
             return;
         }
-        record.late = Some(Instant::now());
-        drop(record);
-        let (address, within) = (server.wire.address(), within.as_secs_f64());
-        self.settings.notices.say(format!(
-            "{address} has not answered a request for {within:.0} s, though it is there; it is asked for again, with twice the \
-             time (answers that take so long need a larger vllm.request_timeout)"
+        health.late_logged_at = Some(Instant::now());
+        drop(health);
+        let (address, seconds) = (server.http.address(), timeout.as_secs_f64());
+        self.settings.status_log.log(format!(
+            "{address} is healthy but did not respond to a request within {seconds:.0} s; retrying with twice the timeout \
+             (if responses take this long, increase vllm.request_timeout)"
         ));
     }
 
-    /// A server did what it was asked to.
-    pub(super) fn worked(&self, server: &Server) {
-        let mut record = server.record();
-        (record.heard, record.failures) = (Instant::now(), 0);
-        let failing = record.failing.take();
-        if let (true, Some(since)) = (std::mem::take(&mut record.told), failing) {
-            let line = format!("{} works again after {:.0} s", server.wire.address(), since.elapsed().as_secs_f64());
-            self.settings.notices.say(line);
+    /// Records a successful request.
+    pub(super) fn record_success(&self, server: &Server) {
+        let mut health = server.health();
+        (health.last_success, health.failures) = (Instant::now(), 0);
+        let failing_since = health.failing_since.take();
+        if let (true, Some(since)) = (std::mem::take(&mut health.failure_logged), failing_since) {
+            let line = format!("{} works again after {:.0} s", server.http.address(), since.elapsed().as_secs_f64());
+            self.settings.status_log.log(line);
         }
-        if record.strikes > 0 && record.last.elapsed() >= CALM.min(self.settings.waiting.attempt) {
-            let recovered = std::mem::take(&mut record.strikes) > 1;
-            drop(record);
+        if health.strikes > 0 && health.last_probe.elapsed() >= STABLE_TIME.min(self.settings.timeouts.attempt) {
+            let recovered = std::mem::take(&mut health.strikes) > 1;
+            drop(health);
             if recovered {
-                self.settings.notices.say(format!("{} works again", server.wire.address()));
+                self.settings.status_log.log(format!("{} works again", server.http.address()));
             }
         }
     }
 
-    /// Looks at a server that is away, and feeds it if it is back.
-    async fn look(&self, server: &Server) {
-        if server.alive(ALIVE).await.is_err() {
-            server.record().wrong = None;
+    /// Probes an unhealthy server and reconciles it if it responds.
+    async fn probe(&self, server: &Server) {
+        if server.check_health(HEALTH_TIMEOUT).await.is_err() {
+            server.health().fault = None;
             return;
         }
-        let address = server.wire.address();
-        let told = !std::mem::take(&mut server.record().unheard);
+        let address = server.http.address();
+        let was_idle = std::mem::take(&mut server.health().idle);
         let slow = async {
-            tokio::time::sleep(WORTH_A_LINE.min(self.settings.waiting.attempt)).await;
-            if !std::mem::replace(&mut server.record().slow, true) {
-                self.settings.notices.say(format!("{address} is back, and is still being given what it missed"));
+            tokio::time::sleep(LOG_SLOW_RECONCILE.min(self.settings.timeouts.attempt)).await;
+            if !std::mem::replace(&mut server.health().slow_logged, true) {
+                self.settings.status_log.log(format!("{address} is available again; still pushing missing adapters"));
             }
             std::future::pending().await
         };
-        let (problem, wrong) = match race(self.feed(server), slow).await {
-            Ok(fed) => {
-                let again = if fed > 0 { format!(", {fed} adapters were given to it again") } else { String::new() };
-                let mut record = server.record();
-                (record.wrong, record.slow, record.back) = (None, false, Instant::now());
-                // Nobody was told that one is away which is only looked at before it is asked again.
-                let worth_a_line = record.strikes < 2 && (told || fed > 0);
-                record.said.clear();
-                drop(record);
-                if worth_a_line {
-                    self.settings.notices.say(format!("{address} is back{again}"));
+        let (problem, fault) = match race(self.reconcile(server), slow).await {
+            Ok(pushed) => {
+                let details = if pushed > 0 { format!(", pushed {pushed} adapters again") } else { String::new() };
+                let mut health = server.health();
+                (health.fault, health.slow_logged, health.recovered_at) = (None, false, Instant::now());
+                // An idle server's probe is not logged.
+                let log = health.strikes < 2 && (!was_idle || pushed > 0);
+                health.last_problem.clear();
+                drop(health);
+                if log {
+                    self.settings.status_log.log(format!("{address} is available again{details}"));
                 }
                 return;
             }
-            Err(Given::Away(problem)) => (problem, None),
-            Err(Given::Refused(e)) => (e.to_string(), Some(Wrong::new(e, server, true))),
-            Err(Given::Wrong(e)) => (e.to_string(), Some(Wrong::new(e, server, false))),
+            Err(PushError::Unavailable(problem)) => (problem, None),
+            Err(PushError::Rejected(e)) => (e.to_string(), Some(ServerFault::new(e, server, true))),
+            Err(PushError::Mismatch(e)) => (e.to_string(), Some(ServerFault::new(e, server, false))),
         };
-        let mut record = server.record();
-        record.wrong = wrong;
-        // It is looked at again and again, and told about once.
-        let news = std::mem::replace(&mut record.said, problem.clone()) != problem;
-        drop(record);
-        if news {
-            self.settings.notices.say(format!("{address} is back, but gets no requests: {problem}"));
+        let mut health = server.health();
+        health.fault = fault;
+        // Each problem is logged once.
+        let is_new = std::mem::replace(&mut health.last_problem, problem.clone()) != problem;
+        drop(health);
+        if is_new {
+            self.settings.status_log.log(format!("{address} responds but gets no requests: {problem}"));
         }
     }
 }
 
 impl VllmPool {
-    /// Begins to look at all servers that are away and were left alone for `gap`; at which.
-    pub(super) fn look_after(&self, gap: Duration) -> Vec<&Arc<Server>> {
+    /// Starts probes of all unhealthy servers that are due after `interval`, and returns these servers.
+    pub(super) fn probe_due(&self, interval: Duration) -> Vec<&Arc<Server>> {
         let due = |server: &&Arc<Server>| {
-            if server.up.load(Ordering::SeqCst) || server.draining.load(Ordering::SeqCst) {
+            if server.healthy.load(Ordering::SeqCst) || server.draining.load(Ordering::SeqCst) {
                 return false;
             }
-            let mut record = server.record();
-            let left_alone = record.last.elapsed() >= record.gap(gap) && server.wire.wish().is_none();
-            let due = !record.looking && left_alone;
-            record.looking |= due;
+            let mut health = server.health();
+            let interval_over =
+                health.last_probe.elapsed() >= health.probe_interval(interval) && server.http.retry_after().is_none();
+            let due = !health.probing && interval_over;
+            health.probing |= due;
             due
         };
-        let begun: Vec<&Arc<Server>> = self.servers.iter().filter(due).collect();
-        for server in &begun {
-            let look = Look(Arc::clone(&self.shelf), Arc::clone(server));
-            tokio::spawn(async move { look.0.look(&look.1).await });
+        let started: Vec<&Arc<Server>> = self.servers.iter().filter(due).collect();
+        for server in &started {
+            let probe = ProbeGuard(Arc::clone(&self.registry), Arc::clone(server));
+            tokio::spawn(async move { probe.0.probe(&probe.1).await });
         }
-        begun
+        started
     }
 
-    /// The same now and then, where others work meanwhile.
-    pub(super) fn look_around(&self) {
-        if self.shelf.replaced.load(Ordering::SeqCst) {
-            self.doubt_the_unheard();
+    /// Starts due probes while other servers work.
+    pub(super) fn probe_in_background(&self) {
+        if self.registry.base_replaced.load(Ordering::SeqCst) {
+            self.mark_idle_servers();
         }
-        self.look_after(LOOK_AROUND);
+        self.probe_due(BACKGROUND_PROBE_INTERVAL);
     }
 
-    /// Has servers looked at before they are asked that nobody has asked for a while. One that was started anew meanwhile
-    /// does not know our adapters, and says so; but that it has the weights it started with shows nowhere else.
-    fn doubt_the_unheard(&self) {
-        let limit = UNHEARD.min(self.shelf.settings.waiting.attempt);
-        for server in self.servers.iter().filter(|s| s.ready() && s.load.load(Ordering::SeqCst) == 0) {
-            let mut record = server.record();
-            if record.heard.max(record.back).elapsed() > limit {
-                record.unheard = true;
-                server.up.store(false, Ordering::SeqCst);
+    /// Marks servers that were idle for a while for a probe. A restarted server rejects our adapters, but its original
+    /// weights would go unnoticed.
+    fn mark_idle_servers(&self) {
+        let limit = MIN_RESTART_TIME.min(self.registry.settings.timeouts.attempt);
+        for server in self.servers.iter().filter(|s| s.ready() && s.in_flight.load(Ordering::SeqCst) == 0) {
+            let mut health = server.health();
+            if health.last_success.max(health.recovered_at).elapsed() > limit {
+                health.idle = true;
+                server.healthy.store(false, Ordering::SeqCst);
             }
         }
     }
 
-    /// Looks at all servers that are away, until one can be asked or there is nobody left to look at. What is wrong with
-    /// them, where that is so of all.
-    pub(super) async fn revive(&self) -> Option<Error> {
-        self.look_after(LOOK_AGAIN);
+    /// Probes unhealthy servers until one is healthy or no probe is left. Returns the fault if all servers have one.
+    pub(super) async fn wait_for_healthy(&self) -> Option<Error> {
+        self.probe_due(PROBE_INTERVAL);
         loop {
-            let stirred = self.shelf.stirred.notified();
+            let changed = self.registry.changed.notified();
             if self.servers.iter().any(|s| s.ready()) {
                 return None;
             }
-            if !self.servers.iter().any(|s| s.record().looking) {
-                return self.wrong();
+            if !self.servers.iter().any(|s| s.health().probing) {
+                return self.fault();
             }
-            stirred.await;
+            changed.await;
         }
     }
 
-    /// Looks at all servers that are away, and waits a little for those that are back.
-    pub(super) async fn welcome(&self) {
-        let begun = self.look_after(Duration::ZERO);
-        let looked = async {
+    /// Probes unhealthy servers and waits briefly for their recovery.
+    pub(super) async fn probe_all(&self) {
+        let started = self.probe_due(Duration::ZERO);
+        let probed = async {
             loop {
-                let stirred = self.shelf.stirred.notified();
-                if begun.iter().all(|s| !s.record().looking) {
+                let changed = self.registry.changed.notified();
+                if started.iter().all(|s| !s.health().probing) {
                     return;
                 }
-                stirred.await;
+                changed.await;
             }
         };
-        let _ = tokio::time::timeout(WELCOME, looked).await;
+        let _ = tokio::time::timeout(RECOVERY_WAIT, probed).await;
     }
 
-    /// What is wrong with servers that are there, where none can be asked: other numbers than the trainer's, or a refusal by all
-    /// of them. Where one refuses and another is only away, that one may come back.
-    pub(super) fn wrong(&self) -> Option<Error> {
-        if self.servers.iter().any(|s| s.up.load(Ordering::SeqCst)) {
+    /// The fault of reachable servers if none is healthy: a fingerprint mismatch, or a rejection by all of them. If one
+    /// rejects and another is only unreachable, the latter may recover.
+    pub(super) fn fault(&self) -> Option<Error> {
+        if self.servers.iter().any(|s| s.healthy.load(Ordering::SeqCst)) {
             return None;
         }
-        let found: Vec<Wrong> = self.servers.iter().filter_map(|s| s.record().wrong.clone()).collect();
-        let all_refuse = found.len() == self.servers.len();
-        let Wrong { engine, reason, .. } = found.into_iter().find(|wrong| all_refuse || !wrong.refuses)?;
+        let found: Vec<ServerFault> = self.servers.iter().filter_map(|s| s.health().fault.clone()).collect();
+        let all_reject = found.len() == self.servers.len();
+        let ServerFault { engine, reason, .. } = found.into_iter().find(|fault| all_reject || !fault.rejects)?;
         Some(Error::Engine { engine, reason })
     }
 
-    /// What was last said of the servers.
-    pub(super) fn troubles(&self) -> String {
-        let of = |server: &Arc<Server>| {
-            let said = server.record().said.clone();
-            (!said.is_empty()).then(|| format!(" ({}: {said})", server.wire.address()))
+    /// Last problems of all servers.
+    pub(super) fn last_problems(&self) -> String {
+        let format_problem = |server: &Arc<Server>| {
+            let problem = server.health().last_problem.clone();
+            (!problem.is_empty()).then(|| format!(" ({}: {problem})", server.http.address()))
         };
-        self.servers.iter().filter_map(of).collect()
+        self.servers.iter().filter_map(format_problem).collect()
     }
 }

@@ -1,11 +1,11 @@
-//! Which server is asked?
+//! Pool of vLLM servers.
 //!
-//! Each request goes to the server with the fewest under way, and waits where all have as many as they may.
+//! Each request goes to the server with the fewest requests in flight, and waits if all are at their limit.
 
 use super::{
-    completion::{Written, check_score},
+    adapter_registry::AdapterRegistry,
+    completion::{GeneratedTokens, check_score},
     server::Server,
-    weight_sync::WeightSync,
 };
 use crate::{ApiKey, Service, StatusLog, http::client::Timeouts};
 use mage_engine::{
@@ -21,88 +21,88 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// What a pool is made of.
+/// Settings of a [`VllmPool`].
 #[derive(Clone, Debug)]
 pub struct VllmPoolSettings {
-    /// The servers' addresses, with or without `/v1`.
+    /// Addresses of the servers, with or without `/v1`.
     pub servers: Vec<String>,
-    /// The name they serve the model without adapters under.
+    /// Name of the served model without adapters.
     pub model: String,
-    /// What opens their doors, where they are locked.
-    pub key: Option<ApiKey>,
-    /// Requests under way at once on each; others queue up.
-    pub in_flight: usize,
-    /// Tokens in the vocabulary.
-    pub vocabulary: usize,
-    /// Tokens a sequence may have.
+    /// API key, if required.
+    pub api_key: Option<ApiKey>,
+    /// Maximum concurrent requests per server; others queue.
+    pub max_in_flight: usize,
+    /// Vocabulary size.
+    pub vocab_size: usize,
+    /// Maximum tokens of a sequence.
     pub max_seq_len: usize,
-    /// How far log-probabilities of a pushed set of weights may be off.
+    /// Tolerance of fingerprints.
     pub tolerance: f32,
-    /// Versions of a name that are kept on the servers.
-    pub keep: usize,
-    /// How long servers are waited for.
-    pub waiting: Timeouts,
-    /// How long an answer may take before it is asked for again; twice as long each time.
-    pub answer_within: Duration,
-    /// Who hears of waiting.
-    pub notices: StatusLog,
+    /// Versions per name kept on the servers.
+    pub keep_versions: usize,
+    /// Timeouts.
+    pub timeouts: Timeouts,
+    /// Timeout of a request, doubled with each retry.
+    pub request_timeout: Duration,
+    /// Status log.
+    pub status_log: StatusLog,
 }
 
 /// A pool of vLLM servers.
 #[derive(Debug)]
 pub struct VllmPool {
-    pub(super) shelf: Arc<WeightSync>,
+    pub(super) registry: Arc<AdapterRegistry>,
     pub(super) servers: Vec<Arc<Server>>,
     caps: SamplerCaps,
-    /// Whoever holds it gets the next seat.
-    queue: tokio::sync::Mutex<()>,
-    pub(super) turn: AtomicUsize,
-    /// How many names there were.
-    pub(super) pushes: AtomicUsize,
+    /// Held by the request that gets the next slot.
+    slot_queue: tokio::sync::Mutex<()>,
+    pub(super) next_server: AtomicUsize,
+    /// Number of names created.
+    pub(super) num_names: AtomicUsize,
 }
 
-/// How a server of a pool is.
+/// Status of a server of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerStatus {
-    /// Its address.
+    /// Address.
     pub address: String,
-    /// Whether it answered last.
-    pub up: bool,
-    /// Whether it gets no new requests.
+    /// Whether it is healthy.
+    pub healthy: bool,
+    /// Whether it is draining and gets no new requests.
     pub draining: bool,
-    /// Requests under way.
-    pub load: usize,
+    /// Requests in flight.
+    pub in_flight: usize,
 }
 
-/// A request under way on a server; it is counted off however it ends.
-pub(super) struct Seat(Arc<WeightSync>, pub(super) Arc<Server>);
+/// A request in flight on a server; the count is decremented on drop.
+pub(super) struct RequestSlot(Arc<AdapterRegistry>, pub(super) Arc<Server>);
 
-impl Drop for Seat {
+impl Drop for RequestSlot {
     fn drop(&mut self) {
-        self.1.load.fetch_sub(1, Ordering::SeqCst);
-        self.0.stirred.notify_waiters();
+        self.1.in_flight.fetch_sub(1, Ordering::SeqCst);
+        self.0.changed.notify_waiters();
     }
 }
 
 impl VllmPool {
-    /// Makes ready to ask; nothing is sent. The served model is there as [`BASE`](AdapterName::BASE).
+    /// Creates a pool; nothing is sent. The served model is available as [`BASE`](AdapterName::BASE).
     pub fn new(settings: VllmPoolSettings) -> Result<Self> {
-        let wrong = |problem: &str| Err(Error::invalid("vllm", problem));
+        let invalid = |problem: &str| Err(Error::invalid("vllm", problem));
         if settings.servers.is_empty() {
-            return wrong("a pool needs at least one server");
+            return invalid("a pool needs at least one server");
         }
-        if settings.in_flight == 0 || settings.keep == 0 || settings.answer_within.is_zero() {
-            return wrong("requests in flight, versions to keep and the time for an answer must be above 0");
+        if settings.max_in_flight == 0 || settings.keep_versions == 0 || settings.request_timeout.is_zero() {
+            return invalid("max_in_flight, keep_versions and request_timeout must be above 0");
         }
         let mut servers = Vec::new();
         for address in &settings.servers {
-            let address = Service::Vllm.address(address).map_err(|e| Error::invalid("vllm", e))?;
-            if servers.iter().any(|s: &Arc<Server>| s.wire.address() == address) {
-                return wrong(&format!("{address} is named twice"));
+            let address = Service::Vllm.normalize_address(address).map_err(|e| Error::invalid("vllm", e))?;
+            if servers.iter().any(|s: &Arc<Server>| s.http.address() == address) {
+                return invalid(&format!("{address} is listed twice"));
             }
             let server = Server::new(&address, &settings)?;
-            if let Some(risk) = server.wire.risk() {
-                settings.notices.say(risk);
+            if let Some(warning) = server.http.security_warning() {
+                settings.status_log.log(warning);
             }
             servers.push(Arc::new(server));
         }
@@ -117,109 +117,109 @@ impl VllmPool {
             max_seq_len: settings.max_seq_len,
         };
         Ok(VllmPool {
-            shelf: Arc::new(WeightSync::new(settings)),
+            registry: Arc::new(AdapterRegistry::new(settings)),
             servers,
             caps,
-            queue: tokio::sync::Mutex::default(),
-            turn: AtomicUsize::new(0),
-            pushes: AtomicUsize::new(0),
+            slot_queue: tokio::sync::Mutex::default(),
+            next_server: AtomicUsize::new(0),
+            num_names: AtomicUsize::new(0),
         })
     }
 
-    /// How its servers are.
+    /// Status of all servers.
     pub fn servers(&self) -> Vec<ServerStatus> {
-        let state = |s: &Arc<Server>| ServerStatus {
-            address: s.wire.address().to_owned(),
-            up: s.up.load(Ordering::SeqCst),
+        let status = |s: &Arc<Server>| ServerStatus {
+            address: s.http.address().to_owned(),
+            healthy: s.healthy.load(Ordering::SeqCst),
             draining: s.draining.load(Ordering::SeqCst),
-            load: s.load.load(Ordering::SeqCst),
+            in_flight: s.in_flight.load(Ordering::SeqCst),
         };
-        self.servers.iter().map(state).collect()
+        self.servers.iter().map(status).collect()
     }
 
-    /// Gives a server no new requests, and returns when those under way are done. It may then be stopped. They are given as
-    /// long as one operation may take.
+    /// Stops new requests to a server and waits until those in flight are done, for at most the operation timeout. The
+    /// server may then be stopped.
     pub async fn drain(&self, address: &str) -> Result<()> {
-        self.drain_within(address, self.shelf.settings.waiting.operation).await
+        self.drain_within(address, self.registry.settings.timeouts.operation).await
     }
 
-    /// The same, given so long.
+    /// Like [`drain`](Self::drain) with a timeout.
     pub(super) async fn drain_within(&self, address: &str, limit: Duration) -> Result<()> {
         let server = self.find(address)?;
         server.draining.store(true, Ordering::SeqCst);
-        let since = Instant::now();
-        while server.load.load(Ordering::SeqCst) > 0 {
-            if since.elapsed() > limit {
-                let left = server.load.load(Ordering::SeqCst);
-                let problem = format!("{left} requests are still under way after {:.0} s", limit.as_secs_f64());
-                return Err(self.shelf.error(format!("{address}: draining: {problem}")));
+        let started = Instant::now();
+        while server.in_flight.load(Ordering::SeqCst) > 0 {
+            if started.elapsed() > limit {
+                let left = server.in_flight.load(Ordering::SeqCst);
+                let problem = format!("{left} requests are still in flight after {:.0} s", limit.as_secs_f64());
+                return Err(self.registry.error(format!("{address}: draining: {problem}")));
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         Ok(())
     }
 
-    /// Gives a drained server requests again.
+    /// Enables requests to a drained server.
     pub fn undrain(&self, address: &str) -> Result<()> {
         let server = self.find(address)?;
-        // Who knows what happened to it meanwhile: it is looked at before it is asked.
-        server.up.store(false, Ordering::SeqCst);
+        // It may have changed meanwhile: probe it first.
+        server.healthy.store(false, Ordering::SeqCst);
         server.draining.store(false, Ordering::SeqCst);
         Ok(())
     }
 
     pub(super) fn find(&self, address: &str) -> Result<&Arc<Server>> {
-        let address = Service::Vllm.address(address).map_err(|e| Error::invalid("vllm", e))?;
-        let found = self.servers.iter().find(|s| s.wire.address() == address);
-        found.ok_or_else(|| Error::invalid("vllm", format!("there is no server {address} in this pool")))
+        let address = Service::Vllm.normalize_address(address).map_err(|e| Error::invalid("vllm", e))?;
+        let found = self.servers.iter().find(|s| s.http.address() == address);
+        found.ok_or_else(|| Error::invalid("vllm", format!("no server {address} in this pool")))
     }
 
-    /// The weights a name means: the newest under it, or the one version that `name@version` says.
+    /// Resolves a name to its newest version, or `name@version` to that version.
     fn resolve(&self, name: &AdapterName) -> Result<(WeightsId, String)> {
-        let releases = self.shelf.releases();
-        if let Some(newest) = releases.get(name).and_then(|all| all.last()) {
-            return Ok((WeightsId { name: name.clone(), version: newest.version }, newest.served.clone()));
+        let versions = self.registry.versions();
+        if let Some(newest) = versions.get(name).and_then(|all| all.last()) {
+            return Ok((WeightsId { name: name.clone(), version: newest.version }, newest.served_name.clone()));
         }
         let exact = name.as_str().rsplit_once('@').and_then(|(name, version)| {
             let (name, version) = (AdapterName::new(name), WeightVersion(version.parse().ok()?));
-            let release = releases.get(&name)?.iter().find(|r| r.version == version)?;
-            Some((WeightsId { name, version }, release.served.clone()))
+            let published = versions.get(&name)?.iter().find(|v| v.version == version)?;
+            Some((WeightsId { name, version }, published.served_name.clone()))
         });
         exact.ok_or_else(|| {
-            let known: Vec<String> = (releases.iter())
-                .flat_map(|(name, all)| all.iter().map(move |r| format!("{name}@{}", r.version.0)))
+            let known: Vec<String> = (versions.iter())
+                .flat_map(|(name, all)| all.iter().map(move |v| format!("{name}@{}", v.version.0)))
                 .collect();
-            let problem = format!("nothing was published under that name; there is {}", known.join(", "));
+            let problem = format!("not published; available: {}", known.join(", "));
             Error::invalid(format!("weights `{name}`"), problem)
         })
     }
 
-    /// A seat on the server that is least busy, as soon as one has room; rather not on one that just failed, and not on one
-    /// that `will_not`. `None` where none can be asked.
-    pub(super) async fn seat(
+    /// A slot on the least busy server, as soon as one has room; preferably not on the one that just failed, and not on
+    /// one excluded by `excluded`. `None` if no server is available.
+    pub(super) async fn acquire_slot(
         &self,
         failed: Option<&Arc<Server>>,
-        will_not: impl Fn(&Arc<Server>) -> bool,
-    ) -> Option<Seat> {
-        let _turn = self.queue.lock().await;
+        excluded: impl Fn(&Arc<Server>) -> bool,
+    ) -> Option<RequestSlot> {
+        let _guard = self.slot_queue.lock().await;
         let n = self.servers.len();
         loop {
-            let stirred = self.shelf.stirred.notified();
-            // Equally busy servers take turns.
-            let first = self.turn.fetch_add(1, Ordering::Relaxed);
+            let changed = self.registry.changed.notified();
+            // Round-robin among equally busy servers.
+            let first = self.next_server.fetch_add(1, Ordering::Relaxed);
             let order = (0..n).map(|i| &self.servers[(first + i) % n]);
             let ready: Vec<_> =
-                order.filter(|s| s.ready() && !will_not(s)).map(|s| (s, s.load.load(Ordering::SeqCst))).collect();
+                order.filter(|s| s.ready() && !excluded(s)).map(|s| (s, s.in_flight.load(Ordering::SeqCst))).collect();
             if ready.is_empty() {
                 return None;
             }
-            let room = ready.into_iter().filter(|(_, load)| *load < self.shelf.settings.in_flight);
-            let best = room.min_by_key(|(s, load)| (failed.is_some_and(|f| Arc::ptr_eq(f, s)), *load));
+            let available = ready.into_iter().filter(|(_, load)| *load < self.registry.settings.max_in_flight);
+            let best = available.min_by_key(|(s, load)| (failed.is_some_and(|f| Arc::ptr_eq(f, s)), *load));
             if let Some((server, _)) = best {
-                server.load.fetch_add(1, Ordering::SeqCst);
-                return Some(Seat(Arc::clone(&self.shelf), Arc::clone(server)));
+                server.in_flight.fetch_add(1, Ordering::SeqCst);
+                return Some(RequestSlot(Arc::clone(&self.registry), Arc::clone(server)));
             }
-            stirred.await;
+            changed.await;
         }
     }
 }
@@ -231,35 +231,35 @@ impl Sampler for VllmPool {
 
     fn sample(&self, request: SampleRequest) -> BoxFuture<'_, Result<Sample>> {
         Box::pin(async move {
-            request.check(self.shelf.settings.vocabulary, self.caps.max_seq_len)?;
+            request.check(self.registry.settings.vocab_size, self.caps.max_seq_len)?;
             if request.allowed.is_some() {
-                let hint = "play without them: play.mask_actions = false";
-                return Err(Error::unsupported("sample with masks", hint));
+                let hint = "set play.mask_actions = false";
+                return Err(Error::unsupported("sample with action masks", hint));
             }
             if !request.params.stop_texts.is_empty() {
-                return Err(Error::unsupported("stop at texts", "give token ids to stop at"));
+                return Err(Error::unsupported("use stop texts", "use stop token ids"));
             }
             let (weights, served) = self.resolve(&request.weights)?;
             let mut request = request;
-            let room = self.caps.max_seq_len - request.prompt.len();
-            request.params.max_tokens = request.params.max_tokens.min(room as u32);
+            let max_new = self.caps.max_seq_len - request.prompt.len();
+            request.params.max_tokens = request.params.max_tokens.min(max_new as u32);
             let (request, served) = (&request, &served);
-            let Written { tokens, logprobs, finish } = self
-                .ask("sampling", |server, within| async move { server.sample(served, request, within).await })
+            let GeneratedTokens { tokens, logprobs, finish } = self
+                .request("sampling", |server, timeout| async move { server.sample(served, request, timeout).await })
                 .await?;
-            // Where nothing is filtered, what was drawn from is the policy itself.
+            // Without filters both log-probs are equal.
             Ok(Sample { processed_logprobs: logprobs.clone(), tokens, logprobs, finish, weights })
         })
     }
 
     fn score(&self, request: ScoreRequest) -> BoxFuture<'_, Result<Scores>> {
         Box::pin(async move {
-            request.check(self.shelf.settings.vocabulary, self.caps.max_seq_len)?;
+            request.check(self.registry.settings.vocab_size, self.caps.max_seq_len)?;
             check_score(&request)?;
             let (weights, served) = self.resolve(&request.weights)?;
             let (tokens, from, served) = (&request.tokens, request.from, &served);
-            let ask = |server: Arc<Server>, within| async move { server.score(served, tokens, from, within).await };
-            Ok(Scores { logprobs: self.ask("scoring", ask).await?, entropies: Vec::new(), weights })
+            let score = |server: Arc<Server>, timeout| async move { server.score(served, tokens, from, timeout).await };
+            Ok(Scores { logprobs: self.request("scoring", score).await?, entropies: Vec::new(), weights })
         })
     }
 }

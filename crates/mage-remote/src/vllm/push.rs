@@ -1,14 +1,14 @@
-//! How do new weights get to the servers, and how is it known that they did?
+//! Publishing to the servers of a pool.
 //!
-//! Every push has a name of its own on the servers (`policy@17` and what marks the run), so that requests under way keep
-//! theirs, past versions stay there for opponents, and nobody else's adapter is taken for ours. A push goes to all servers that
-//! are there at once, and counts once every one of them scores a fixed sequence as the trainer does.
+//! Every push has a unique name on the servers (`policy@17` and the run's tag), so that requests in flight keep their
+//! version, past versions stay available for opponents, and adapters of other users are not taken for ours. A push goes
+//! to all healthy servers concurrently, and counts once every one of them reproduces the trainer's fingerprint.
 
 use super::{
-    health::LOOK_AGAIN,
+    adapter_registry::{PublishedVersion, PushError},
+    health::PROBE_INTERVAL,
     pool::VllmPool,
     server::{ServedModel, Server},
-    weight_sync::{Given, Release},
 };
 use crate::{
     Fingerprint,
@@ -23,33 +23,33 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// One with much to do says that it is there within this time.
-const BUSY: Duration = Duration::from_secs(10);
-/// What takes longer is worth a line, and another when it has taken twice as long.
-const WORTH_A_LINE: Duration = Duration::from_secs(30);
+/// Timeout of a health check on a busy server.
+const HEALTH_TIMEOUT_BUSY: Duration = Duration::from_secs(10);
+/// Loads that take longer are logged, and again whenever the time doubles.
+const LOG_AFTER: Duration = Duration::from_secs(30);
 
 impl VllmPool {
-    /// Shows an adapter to all who sample under `weights`' name: on all servers that answer, or not at all. Those that do not
-    /// get it when they are back; only where none does, one is waited for. `dir` must be a folder that they see too, and stay;
+    /// Publishes an adapter under `weights`, on all available servers or on none. Unavailable servers get it when they
+    /// recover; if no server is available, this waits for one. `dir` must be visible to the servers and persist;
     /// `fingerprint` is the trainer's.
     pub async fn push_adapter(&self, weights: &WeightsId, dir: &Path, fingerprint: &Fingerprint) -> Result<()> {
-        let release = Release {
+        let version = PublishedVersion {
             version: weights.version,
-            served: self.new_name(weights),
-            what: weights.to_string(),
+            served_name: self.unique_name(weights),
+            label: weights.to_string(),
             dir: Some(dir.to_owned()),
             fingerprint: Some(fingerprint.clone()),
-            whole: false,
+            full_model: false,
         };
         let started = Instant::now();
-        let mut told = false;
+        let mut logged = false;
         let took = loop {
-            // One that was away may be back, and is fed what it missed.
-            self.welcome().await;
-            let mut took = self.give_all(&release, &[]).await?;
-            // Whoever came back meanwhile takes it too, and need not be fed anew.
+            // Unhealthy servers may have recovered; reconcile them first.
+            self.probe_all().await;
+            let mut took = self.push_all(&version, &[]).await?;
+            // Servers that recovered meanwhile take the version too, which saves a reconciliation.
             while !took.is_empty() {
-                let late = self.give_all(&release, &took).await?;
+                let late = self.push_all(&version, &took).await?;
                 if late.is_empty() {
                     break;
                 }
@@ -58,234 +58,242 @@ impl VllmPool {
             if !took.is_empty() {
                 break took;
             }
-            if let Some(wrong) = self.wrong() {
-                return Err(wrong);
+            if let Some(fault) = self.fault() {
+                return Err(fault);
             }
-            let limit = self.shelf.settings.waiting.away;
+            let limit = self.registry.settings.timeouts.outage;
             if started.elapsed() > limit {
-                let problem = format!("no server took {weights} within {} s{}", limit.as_secs(), self.troubles());
-                return Err(self.shelf.error(problem));
+                let problem =
+                    format!("no server loaded {weights} within {} s{}", limit.as_secs(), self.last_problems());
+                return Err(self.registry.error(problem));
             }
-            if !std::mem::replace(&mut told, true) {
-                let line = format!("no vLLM server is there to take {weights}; waiting, up to {} s", limit.as_secs());
-                self.shelf.settings.notices.say(line);
+            if !std::mem::replace(&mut logged, true) {
+                let line =
+                    format!("no vLLM server is available for {weights}; retrying for up to {} s", limit.as_secs());
+                self.registry.settings.status_log.log(line);
             }
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(PROBE_INTERVAL).await;
         };
-        let keep = self.shelf.settings.keep;
-        let old = self.shelf.change(&self.servers, &took, |releases| {
-            let all = releases.entry(weights.name.clone()).or_default();
-            // Going on from a checkpoint takes later versions back.
-            let mut old: Vec<Release> = all.extract_if(.., |r| r.version >= weights.version).collect();
-            all.push(release);
-            let spare = all.len().saturating_sub(keep);
-            old.extend(all.drain(..spare));
+        let keep = self.registry.settings.keep_versions;
+        let old = self.registry.update(&self.servers, &took, |versions| {
+            let all = versions.entry(weights.name.clone()).or_default();
+            // After a resume from a checkpoint, later versions are replaced.
+            let mut old: Vec<PublishedVersion> = all.extract_if(.., |r| r.version >= weights.version).collect();
+            all.push(version);
+            let num_retired = all.len().saturating_sub(keep);
+            old.extend(all.drain(..num_retired));
             old
         });
         self.unload(&old).await;
         Ok(())
     }
 
-    /// Gives a release to all servers that are there, but for those that have it; which took it. One that refuses what others
-    /// take is done without. One with other numbers than the trainer's is an error, as is a refusal by all; then nobody keeps
-    /// it.
-    async fn give_all(&self, release: &Release, have: &[&Arc<Server>]) -> Result<Vec<&Arc<Server>>> {
-        let lacks = |s: &&Arc<Server>| s.up.load(Ordering::SeqCst) && !have.iter().any(|h| Arc::ptr_eq(s, h));
+    /// Pushes a version to all healthy servers except those in `have`; returns the servers that took it. A server that
+    /// rejects what others take is excluded. A fingerprint mismatch, or a rejection by all, is an error, and the
+    /// version is removed everywhere.
+    async fn push_all(&self, version: &PublishedVersion, have: &[&Arc<Server>]) -> Result<Vec<&Arc<Server>>> {
+        let lacks = |s: &&Arc<Server>| s.healthy.load(Ordering::SeqCst) && !have.iter().any(|h| Arc::ptr_eq(s, h));
         let up: Vec<&Arc<Server>> = self.servers.iter().filter(lacks).collect();
-        let (started, quickest) = (Instant::now(), OnceLock::<Duration>::new());
-        let given = join_all(up.iter().map(async |server| {
-            let give = async {
-                server.alive(BUSY).await.map_err(|t| Given::Away(t.text()))?;
-                self.give(server, release).await?;
-                quickest.get_or_init(|| started.elapsed());
+        let (started, fastest) = (Instant::now(), OnceLock::<Duration>::new());
+        let results = join_all(up.iter().map(async |server| {
+            let push = async {
+                server.check_health(HEALTH_TIMEOUT_BUSY).await.map_err(|e| PushError::Unavailable(e.text()))?;
+                self.push(server, version).await?;
+                fastest.get_or_init(|| started.elapsed());
                 Ok(())
             };
-            race(give, self.lateness(started, &quickest)).await
+            race(push, self.straggler_timeout(started, &fastest)).await
         }))
         .await;
-        let (mut took, mut refused, mut wrong) = (Vec::new(), Vec::new(), None);
-        for (server, given) in up.into_iter().zip(given) {
-            match given {
+        let (mut took, mut rejected, mut error) = (Vec::new(), Vec::new(), None);
+        for (server, result) in up.into_iter().zip(results) {
+            match result {
                 Ok(()) => {
-                    self.shelf.worked(server);
+                    self.registry.record_success(server);
                     took.push(server);
                 }
-                Err(Given::Away(problem)) => self.shelf.put_away(server, &problem, |address| {
-                    format!("{address} did not take {} ({problem}); it gets everything when it is back", release.what)
+                Err(PushError::Unavailable(problem)) => self.registry.mark_unhealthy(server, &problem, |address| {
+                    format!("{address} did not load {} ({problem}); it is reconciled when it recovers", version.label)
                 }),
-                Err(Given::Refused(e)) => refused.push((server, e)),
-                Err(Given::Wrong(e)) => wrong = wrong.or(Some(e)),
+                Err(PushError::Rejected(e)) => rejected.push((server, e)),
+                Err(PushError::Mismatch(e)) => error = error.or(Some(e)),
             }
         }
         if took.is_empty() && have.is_empty() {
-            wrong = wrong.or_else(|| refused.pop().map(|(_, e)| e));
+            error = error.or_else(|| rejected.pop().map(|(_, e)| e));
         }
-        let Some(wrong) = wrong else {
-            for (server, e) in refused {
+        let Some(error) = error else {
+            for (server, e) in rejected {
                 let problem = e.to_string();
-                self.shelf.put_away(server, &problem, |address| {
-                    format!("{address} gets no requests until it takes what others took ({problem})")
+                self.registry.mark_unhealthy(server, &problem, |address| {
+                    format!("{address} rejected {}, which others accepted ({problem}); it gets no requests until it accepts it", version.label)
                 });
             }
             return Ok(took);
         };
-        self.unload(std::slice::from_ref(release)).await;
-        Err(wrong)
+        self.unload(std::slice::from_ref(version)).await;
+        Err(error)
     }
 
-    /// Has a server take a release; whoever watches hears of one that takes its time.
-    async fn give(&self, server: &Server, release: &Release) -> std::result::Result<(), Given> {
-        let (started, notices) = (Instant::now(), &self.shelf.settings.notices);
-        let remind = async {
-            let mut next = WORTH_A_LINE.min(self.shelf.settings.waiting.attempt.saturating_mul(3));
+    /// Pushes a version to a server, and logs a slow load.
+    async fn push(&self, server: &Server, version: &PublishedVersion) -> std::result::Result<(), PushError> {
+        let (started, status_log) = (Instant::now(), &self.registry.settings.status_log);
+        let log_slow = async {
+            let mut next = LOG_AFTER.min(self.registry.settings.timeouts.attempt.saturating_mul(3));
             loop {
                 tokio::time::sleep_until(started + next).await;
-                let (address, seconds) = (server.wire.address(), next.as_secs_f64());
-                notices.say(format!("still waiting for {address} to load {}, {seconds:.0} s", release.what));
+                let (address, seconds) = (server.http.address(), next.as_secs_f64());
+                status_log.log(format!("still waiting for {address} to load {} after {seconds:.0} s", version.label));
                 next *= 2;
             }
         };
-        race(self.shelf.give(server, release), remind).await
+        race(self.registry.push(server, version), log_slow).await
     }
 
-    /// Ends when a server takes so much longer than the quickest that the others should not wait for it.
-    async fn lateness(&self, started: Instant, quickest: &OnceLock<Duration>) -> std::result::Result<(), Given> {
+    /// Completes when a server takes so much longer than the fastest that others should not wait for it.
+    async fn straggler_timeout(
+        &self,
+        started: Instant,
+        fastest: &OnceLock<Duration>,
+    ) -> std::result::Result<(), PushError> {
         loop {
-            tokio::time::sleep(LOOK_AGAIN / 5).await;
-            let Some(quickest) = quickest.get() else { continue };
-            // Time for an attempt that was lost and for another.
-            let waiting = &self.shelf.settings.waiting;
-            let limit = (*quickest * 4 + waiting.attempt.saturating_mul(2)).min(waiting.away);
+            tokio::time::sleep(PROBE_INTERVAL / 5).await;
+            let Some(fastest) = fastest.get() else { continue };
+            // Allows for one lost attempt and a retry.
+            let timeouts = &self.registry.settings.timeouts;
+            let limit = (*fastest * 4 + timeouts.attempt.saturating_mul(2)).min(timeouts.outage);
             if started.elapsed() > limit {
                 let problem = format!(
-                    "not done after {:.0} s, another was after {:.1} s",
+                    "not done after {:.0} s; the fastest server took {:.1} s",
                     limit.as_secs_f64(),
-                    quickest.as_secs_f64()
+                    fastest.as_secs_f64()
                 );
-                return Err(Given::Away(problem));
+                return Err(PushError::Unavailable(problem));
             }
         }
     }
 
-    /// Takes every adapter off the servers. What samples by them has ended.
+    /// Unloads all adapters from the servers, after all sampling has ended.
     pub async fn withdraw(&self) {
-        let all: Vec<Release> = {
-            let mut releases = self.shelf.releases();
-            releases.values_mut().flat_map(|all| all.extract_if(.., |r| r.is_adapter())).collect()
+        let all: Vec<PublishedVersion> = {
+            let mut versions = self.registry.versions();
+            versions.values_mut().flat_map(|all| all.extract_if(.., |r| r.is_adapter())).collect()
         };
         self.unload(&all).await;
     }
 
-    async fn unload(&self, old: &[Release]) {
-        let everywhere = self.servers.iter().filter(|s| s.up.load(Ordering::SeqCst));
-        join_all(everywhere.map(|server| {
-            // What a server keeps for nobody is no reason to wait for it.
-            tokio::time::timeout(BUSY, async {
-                for release in old {
-                    server.unload_adapter(&release.served).await;
+    async fn unload(&self, old: &[PublishedVersion]) {
+        let healthy = self.servers.iter().filter(|s| s.healthy.load(Ordering::SeqCst));
+        join_all(healthy.map(|server| {
+            // Stale adapters are no reason to wait for a server.
+            tokio::time::timeout(HEALTH_TIMEOUT_BUSY, async {
+                for version in old {
+                    server.unload_adapter(&version.served_name).await;
                 }
             })
         }))
         .await;
     }
 
-    /// Puts the weights of a model folder, which all servers see too, in place of the served model's. Adapters stay. Each
-    /// server is drained before. From now on a server is asked only with these weights: one in trouble that may pass, or
-    /// started anew, gets them when it is back.
+    /// Replaces the served weights by those in a model directory, which all servers must see. Adapters stay. Each
+    /// server is drained first. From now on servers get requests only with these weights; unavailable or restarted
+    /// servers get them when they recover.
     pub async fn push_weights(&self, dir: &Path, fingerprint: &Fingerprint) -> Result<()> {
-        let release = Release {
+        let version = PublishedVersion {
             version: WeightVersion(0),
-            served: self.shelf.settings.model.clone(),
-            what: format!("the weights of {}", dir.display()),
+            served_name: self.registry.settings.model.clone(),
+            label: format!("the weights of {}", dir.display()),
             dir: Some(dir.to_owned()),
             fingerprint: Some(fingerprint.clone()),
-            whole: true,
+            full_model: true,
         };
-        let all: Vec<&Arc<Server>> = self.servers.iter().filter(|s| s.up.load(Ordering::SeqCst)).collect();
-        self.shelf.change(&self.servers, &all, |releases| {
-            for other in releases.values_mut().flatten() {
-                // What adapters come to on these weights nobody has said.
+        let all: Vec<&Arc<Server>> = self.servers.iter().filter(|s| s.healthy.load(Ordering::SeqCst)).collect();
+        self.registry.update(&self.servers, &all, |versions| {
+            for other in versions.values_mut().flatten() {
+                // The adapters' fingerprints on the new weights are unknown.
                 other.fingerprint = None;
             }
-            releases.insert(AdapterName::new(AdapterName::BASE), vec![release.clone()]);
+            versions.insert(AdapterName::new(AdapterName::BASE), vec![version.clone()]);
         });
-        self.shelf.replaced.store(true, Ordering::SeqCst);
-        let (mut took, mut wrong) = (0, None);
+        self.registry.base_replaced.store(true, Ordering::SeqCst);
+        let (mut took, mut error) = (0, None);
         for server in all {
             let was_draining = server.draining.load(Ordering::SeqCst);
-            let given = match self.drain_within(server.wire.address(), self.shelf.settings.waiting.away).await {
-                Ok(()) => self.give(server, &release).await,
-                Err(late) => Err(Given::Away(late.to_string())),
+            let result = match self.drain_within(server.http.address(), self.registry.settings.timeouts.outage).await {
+                Ok(()) => self.push(server, &version).await,
+                Err(e) => Err(PushError::Unavailable(e.to_string())),
             };
-            match given {
+            match result {
                 Ok(()) => {
-                    self.shelf.worked(server);
+                    self.registry.record_success(server);
                     took += 1;
                 }
-                Err(Given::Away(problem)) => self.shelf.put_away(server, &problem, |address| {
-                    format!("{address} did not take {} ({problem}); it gets them when it is back", release.what)
+                Err(PushError::Unavailable(problem)) => self.registry.mark_unhealthy(server, &problem, |address| {
+                    format!("{address} did not load {} ({problem}); it gets them when it recovers", version.label)
                 }),
-                Err(Given::Refused(e) | Given::Wrong(e)) => {
-                    server.up.store(false, Ordering::SeqCst);
-                    wrong = wrong.or(Some(e));
+                Err(PushError::Rejected(e) | PushError::Mismatch(e)) => {
+                    server.healthy.store(false, Ordering::SeqCst);
+                    error = error.or(Some(e));
                 }
             }
             server.draining.store(was_draining, Ordering::SeqCst);
         }
-        match wrong {
-            Some(wrong) => Err(wrong),
-            None if took == 0 => Err(self.shelf.error(format!("no server took {}{}", release.what, self.troubles()))),
+        match error {
+            Some(error) => Err(error),
+            None if took == 0 => {
+                Err(self.registry.error(format!("no server loaded {}{}", version.label, self.last_problems())))
+            }
             None => Ok(()),
         }
     }
 
-    /// The folder and the fingerprint of the newest adapter under a name.
+    /// Directory and fingerprint of the newest adapter of a name.
     pub fn newest_adapter(&self, name: &AdapterName) -> Option<(PathBuf, Fingerprint)> {
-        let releases = self.shelf.releases();
-        let newest = releases.get(name)?.last().filter(|r| r.is_adapter())?;
+        let versions = self.registry.versions();
+        let newest = versions.get(name)?.last().filter(|r| r.is_adapter())?;
         newest.dir.clone().zip(newest.fingerprint.clone())
     }
 
-    /// The folders of all adapters that servers may read.
-    pub fn folders(&self) -> Vec<PathBuf> {
-        let releases = self.shelf.releases();
-        releases.values().flatten().filter(|r| r.is_adapter()).filter_map(|r| r.dir.clone()).collect()
+    /// Directories of all adapters that servers may read.
+    pub fn adapter_dirs(&self) -> Vec<PathBuf> {
+        let versions = self.registry.versions();
+        versions.values().flatten().filter(|r| r.is_adapter()).filter_map(|r| r.dir.clone()).collect()
     }
 
-    /// The base model's fingerprint on a server.
+    /// Fingerprint of the base model on a server.
     pub async fn base_fingerprint(&self, address: &str) -> Result<Fingerprint> {
-        let found = self.find(address)?.fingerprint(&self.shelf.settings.model).await;
-        found.map_err(|t| self.shelf.error(format!("{address}: {}", t.text())))
+        let found = self.find(address)?.fingerprint(&self.registry.settings.model).await;
+        found.map_err(|e| self.registry.error(format!("{address}: {}", e.text())))
     }
 
-    /// What each server serves.
-    pub async fn served(&self) -> Vec<(String, Result<Vec<ServedModel>>)> {
+    /// Models and adapters of each server.
+    pub async fn served_models(&self) -> Vec<(String, Result<Vec<ServedModel>>)> {
         let mut out = Vec::new();
         for server in &self.servers {
-            let address = server.wire.address().to_owned();
-            // Whoever is not there is not waited for.
-            let found = match server.alive(BUSY).await {
-                Ok(()) => server.models().await,
-                Err(trouble) => {
-                    Err(HttpError::Away(format!("{}: is it started, and is this its address?", trouble.text())))
-                }
+            let address = server.http.address().to_owned();
+            // Unreachable servers are not waited for.
+            let found = match server.check_health(HEALTH_TIMEOUT_BUSY).await {
+                Ok(()) => server.list_models().await,
+                Err(error) => Err(HttpError::Unreachable(format!(
+                    "{}: check that the server runs and that this is its address",
+                    error.text()
+                ))),
             };
-            out.push((address.clone(), found.map_err(|t| self.shelf.error(format!("{address}: {}", t.text())))));
+            out.push((address.clone(), found.map_err(|e| self.registry.error(format!("{address}: {}", e.text())))));
         }
         out
     }
 
-    /// The tokens a server makes of a text.
+    /// Tokenizes a text on a server.
     pub async fn tokenize(&self, address: &str, text: &str) -> Result<Vec<u32>> {
         let server = self.find(address)?;
-        let found = server.tokenize(&self.shelf.settings.model, text).await;
-        found.map_err(|t| self.shelf.error(format!("{address}: {}", t.text())))
+        let found = server.tokenize(&self.registry.settings.model, text).await;
+        found.map_err(|e| self.registry.error(format!("{address}: {}", e.text())))
     }
 
-    /// A name that no server has heard: what is loaded under a name stays in caches, and a server that others use too may
-    /// have a `policy@17` of theirs.
-    fn new_name(&self, weights: &WeightsId) -> String {
-        let n = self.pushes.fetch_add(1, Ordering::SeqCst) + 1;
-        format!("{weights}.{}-{n}", self.shelf.tag)
+    /// A name never used on any server: loaded names stay in caches, and a shared server may have another `policy@17`.
+    fn unique_name(&self, weights: &WeightsId) -> String {
+        let n = self.num_names.fetch_add(1, Ordering::SeqCst) + 1;
+        format!("{weights}.{}-{n}", self.registry.tag)
     }
 }

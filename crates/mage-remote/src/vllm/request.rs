@@ -1,12 +1,12 @@
-//! What becomes of a request that meets trouble?
+//! Retry policy of requests to a pool.
 //!
-//! Asking twice does no harm, so it is asked again, elsewhere where there are others: whoever is away, busy or failing is
-//! waited for as long as patience lasts, whoever lost an adapter is given it, whoever is late gets more time. It is given up
-//! only where the request itself is at fault: where a second server refuses it too, or where it fails again and again though
-//! servers answer others.
+//! Requests are idempotent, so they are retried, on other servers if possible: unreachable, overloaded or failing
+//! servers are retried until the outage timeout, a server that lost an adapter is reconciled, and a late response gets
+//! a longer timeout. A request fails only if it is itself at fault: if a second server rejects it too, or if it keeps
+//! failing while servers serve others.
 
-use super::{health::LOOK_AGAIN, pool::VllmPool, server::Server};
-use crate::{http::client::HttpError, http::retry::pause};
+use super::{health::PROBE_INTERVAL, pool::VllmPool, server::Server};
+use crate::{http::client::HttpError, http::retry::backoff};
 use mage_engine::Result;
 use mage_rng::Seed;
 use reqwest::StatusCode;
@@ -16,42 +16,52 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// One that fails so often while servers answer others is at fault itself.
-const FAILED_ANSWERS: u32 = 12;
-/// So often it may meet a server without its adapter; that many were not started anew meanwhile.
-const LOST: u32 = 3;
-/// So often it may be late, with twice the time each time.
-const LATE: u32 = 4;
+/// A request that fails this often while servers serve others is itself at fault.
+const MAX_FAILED_RESPONSES: u32 = 12;
+/// Maximum responses without its adapter; more servers than this do not restart meanwhile.
+const MAX_LOST_ADAPTERS: u32 = 3;
+/// Maximum late responses; the timeout doubles with each.
+const MAX_LATE_RESPONSES: u32 = 4;
 
-/// What one request has been through.
-struct Course {
-    /// When it began, or was last answered with a failure.
+/// State of a request across its attempts.
+struct RequestAttempts {
+    /// Start of the request, or time of its last failed response.
     since: Instant,
-    /// What went wrong first.
+    /// First failure.
     first: Option<String>,
-    /// How long it waited for a server or paused.
+    /// Time spent waiting for servers and in backoff.
     waited: Duration,
-    /// How often it failed while others were answered.
+    /// Failures while other requests succeeded.
     failed: u32,
-    /// How often a server did not have its adapter.
+    /// Attempts on servers without its adapter.
     lost: u32,
     late: u32,
-    /// How often it paused.
+    /// Number of backoff pauses.
     pauses: u32,
-    /// Who refused it, and how.
-    refused: Vec<(Arc<Server>, HttpError)>,
-    /// Who was asked last.
+    /// Servers that rejected it, with the errors.
+    rejections: Vec<(Arc<Server>, HttpError)>,
+    /// Server of the last attempt.
     last: Option<Arc<Server>>,
 }
 
-impl Course {
+impl RequestAttempts {
     fn new() -> Self {
-        let (since, refused) = (Instant::now(), Vec::new());
+        let (since, rejections) = (Instant::now(), Vec::new());
         let (failed, lost, late, pauses) = (0, 0, 0, 0);
-        Course { since, first: None, waited: Duration::ZERO, failed, lost, late, pauses, refused, last: None }
+        RequestAttempts {
+            since,
+            first: None,
+            waited: Duration::ZERO,
+            failed,
+            lost,
+            late,
+            pauses,
+            rejections,
+            last: None,
+        }
     }
 
-    /// Lets time pass that counts against patience.
+    /// Awaits `work` and counts its time against the outage timeout.
     async fn wait<T>(&mut self, work: impl Future<Output = T>) -> T {
         let since = Instant::now();
         let out = work.await;
@@ -59,134 +69,139 @@ impl Course {
         out
     }
 
-    /// Notes a failure; whether the request seems to be at fault, and not the servers: they answer others all the while.
-    fn is_hopeless(&mut self, servers: &[Arc<Server>]) -> bool {
+    /// Records a failure. Returns whether the request seems at fault, since servers serve others meanwhile.
+    fn record_failure(&mut self, servers: &[Arc<Server>]) -> bool {
         let since = std::mem::replace(&mut self.since, Instant::now());
-        self.failed += u32::from(servers.iter().any(|s| s.record().worked_since(since)));
-        self.failed >= FAILED_ANSWERS
+        self.failed += u32::from(servers.iter().any(|s| s.health().worked_since(since)));
+        self.failed >= MAX_FAILED_RESPONSES
     }
 
-    /// Whether the request is at fault, and not whoever refused it: another refused it likewise, or all did.
-    fn is_refused(&mut self, server: &Arc<Server>, trouble: HttpError, servers: usize) -> bool {
-        let how = |t: &HttpError| if let HttpError::Refused(status, _) = t { Some(*status) } else { None };
-        let likewise = self.refused.iter().any(|(_, other)| how(other) == how(&trouble));
-        self.refused.push((Arc::clone(server), trouble));
-        likewise || self.refused.len() >= servers
+    /// Records a rejection. Returns whether the request is at fault: another server rejected it with the same status,
+    /// or all did.
+    fn record_rejection(&mut self, server: &Arc<Server>, error: HttpError, servers: usize) -> bool {
+        let status = |e: &HttpError| if let HttpError::Rejected(status, _) = e { Some(*status) } else { None };
+        let same_status = self.rejections.iter().any(|(_, other)| status(other) == status(&error));
+        self.rejections.push((Arc::clone(server), error));
+        same_status || self.rejections.len() >= servers
     }
 }
 
 impl VllmPool {
-    /// Asks until there is an answer. `work` asks a server once, and waits for so long.
-    pub(super) async fn ask<T, F>(&self, what: &str, work: impl Fn(Arc<Server>, Duration) -> F) -> Result<T>
+    /// Sends a request until a response or a final failure. `work` sends it to a server once, with a timeout.
+    pub(super) async fn request<T, F>(&self, what: &str, work: impl Fn(Arc<Server>, Duration) -> F) -> Result<T>
     where
         F: Future<Output = std::result::Result<T, HttpError>>,
     {
-        self.look_around();
-        let settings = &self.shelf.settings;
-        let (patience, limit) = (settings.waiting.away, settings.waiting.away.as_secs_f64());
-        let luck = Seed::new(self.turn.load(Ordering::Relaxed) as u64).child(what);
-        let mut course = Course::new();
+        self.probe_in_background();
+        let settings = &self.registry.settings;
+        let (outage_timeout, limit) = (settings.timeouts.outage, settings.timeouts.outage.as_secs_f64());
+        let seed = Seed::new(self.next_server.load(Ordering::Relaxed) as u64).child(what);
+        let mut attempts = RequestAttempts::new();
         loop {
-            let will_not = |s: &Arc<Server>| course.refused.iter().any(|(refuser, _)| Arc::ptr_eq(s, refuser));
-            let Some(seat) = self.seat(course.last.as_ref(), will_not).await else {
-                if course.waited > patience {
-                    let problem = course.first.unwrap_or_else(|| "none of them answers".to_owned());
-                    let troubles = self.troubles();
-                    return Err(self.shelf.error(format!("{what}: no server for {limit:.0} s: {problem}{troubles}")));
+            let excluded = |s: &Arc<Server>| attempts.rejections.iter().any(|(rejecter, _)| Arc::ptr_eq(s, rejecter));
+            let Some(slot) = self.acquire_slot(attempts.last.as_ref(), excluded).await else {
+                if attempts.waited > outage_timeout {
+                    let problem = attempts.first.unwrap_or_else(|| "no server responds".to_owned());
+                    let problems = self.last_problems();
+                    return Err(self
+                        .registry
+                        .error(format!("{what}: no server available for {limit:.0} s: {problem}{problems}")));
                 }
-                let revived = async {
-                    tokio::time::sleep(LOOK_AGAIN).await;
-                    self.revive().await
+                let recovery = async {
+                    tokio::time::sleep(PROBE_INTERVAL).await;
+                    self.wait_for_healthy().await
                 };
-                match course.wait(revived).await {
-                    Some(wrong) => return Err(wrong),
+                match attempts.wait(recovery).await {
+                    Some(fault) => return Err(fault),
                     None => continue,
                 }
             };
-            let (server, asked) = (Arc::clone(&seat.1), Instant::now());
-            let within = settings.answer_within.saturating_mul(1 << course.late).min(settings.waiting.operation);
-            let trouble = match work(Arc::clone(&server), within).await {
-                Ok(answer) => {
-                    self.shelf.worked(&server);
-                    self.set_aside(&course.refused, &server);
-                    return Ok(answer);
+            let (server, sent_at) = (Arc::clone(&slot.1), Instant::now());
+            let timeout = settings.request_timeout.saturating_mul(1 << attempts.late).min(settings.timeouts.operation);
+            let error = match work(Arc::clone(&server), timeout).await {
+                Ok(response) => {
+                    self.registry.record_success(&server);
+                    self.mark_rejecters_unhealthy(&attempts.rejections, &server);
+                    return Ok(response);
                 }
-                Err(trouble) => trouble,
+                Err(error) => error,
             };
-            drop(seat);
-            let text = format!("{}: {}", server.wire.address(), trouble.text());
-            let first = course.first.get_or_insert(text).clone();
-            let is_news = !server.record().is_back_since(asked);
-            match trouble {
-                // It was started anew and does not have the adapter.
-                HttpError::Refused(StatusCode::NOT_FOUND, problem) if course.lost < LOST => {
-                    course.lost += 1;
-                    if is_news {
-                        self.shelf.put_away(&server, &problem, |address| {
-                            format!("{address} no longer has what it was given ({problem}); it is given it again")
+            drop(slot);
+            let text = format!("{}: {}", server.http.address(), error.text());
+            let first = attempts.first.get_or_insert(text).clone();
+            let is_current = !server.health().recovered_since(sent_at);
+            match error {
+                // The server restarted and does not have the adapter.
+                HttpError::Rejected(StatusCode::NOT_FOUND, problem) if attempts.lost < MAX_LOST_ADAPTERS => {
+                    attempts.lost += 1;
+                    if is_current {
+                        self.registry.mark_unhealthy(&server, &problem, |address| {
+                            format!("{address} lost an adapter ({problem}); pushing it again")
                         });
                     }
-                    self.look_after(Duration::ZERO);
+                    self.probe_due(Duration::ZERO);
                 }
-                HttpError::Refused(..) | HttpError::Never(_) => {
-                    if course.is_refused(&server, trouble, self.servers.len()) {
-                        return Err(self.shelf.error(format!("{what}: {first}")));
+                HttpError::Rejected(..) | HttpError::Permanent(_) => {
+                    if attempts.record_rejection(&server, error, self.servers.len()) {
+                        return Err(self.registry.error(format!("{what}: {first}")));
                     }
                 }
-                HttpError::NotYet(_) if asked.elapsed() >= within => {
-                    course.late += 1;
-                    if course.late >= LATE {
-                        let times = course.late;
-                        return Err(self.shelf.error(format!("{what}: {first}, and was late {times} times in all")));
+                HttpError::NotReady(_) if sent_at.elapsed() >= timeout => {
+                    attempts.late += 1;
+                    if attempts.late >= MAX_LATE_RESPONSES {
+                        let times = attempts.late;
+                        return Err(self.registry.error(format!("{what}: {first} (timed out {times} times)")));
                     }
-                    self.shelf.late(&server, within);
+                    self.registry.log_late(&server, timeout);
                 }
-                HttpError::NotYet(_) | HttpError::Busy(_) | HttpError::Failing(_) => {
-                    self.bear(&server, &trouble, is_news);
-                    if !matches!(trouble, HttpError::Busy(_)) && course.is_hopeless(&self.servers) {
-                        let times = course.failed;
-                        let error = format!("{what}: {first} (it failed {times} times, though others are answered)");
-                        return Err(self.shelf.error(error));
+                HttpError::NotReady(_) | HttpError::Overloaded(_) | HttpError::ServerError(_) => {
+                    self.handle_failure(&server, &error, is_current);
+                    if !matches!(error, HttpError::Overloaded(_)) && attempts.record_failure(&self.servers) {
+                        let times = attempts.failed;
+                        let error = format!("{what}: {first} (failed {times} times while other requests succeed)");
+                        return Err(self.registry.error(error));
                     }
-                    if course.waited > patience {
-                        return Err(self.shelf.error(format!("{what}: {first} (no better for {limit:.0} s)")));
+                    if attempts.waited > outage_timeout {
+                        return Err(self.registry.error(format!("{what}: {first} (no success for {limit:.0} s)")));
                     }
-                    // One that says when to come back is left alone until then, and others are asked.
-                    let pauses = if server.wire.wish().is_some() { 0 } else { course.pauses };
-                    course.pauses += 1;
-                    course.wait(tokio::time::sleep(pause(pauses, None, luck))).await;
+                    // `Retry-After` applies to this server only; others are tried at once.
+                    let pauses = if server.http.retry_after().is_some() { 0 } else { attempts.pauses };
+                    attempts.pauses += 1;
+                    attempts.wait(tokio::time::sleep(backoff(pauses, None, seed))).await;
                 }
-                HttpError::Away(problem) if is_news => self.shelf.put_away(&server, &problem, |address| {
-                    format!("{address} does not answer ({problem}); waiting for it, up to {limit:.0} s")
-                }),
-                HttpError::Away(_) => {}
+                HttpError::Unreachable(problem) if is_current => {
+                    self.registry.mark_unhealthy(&server, &problem, |address| {
+                        format!("{address} is unreachable ({problem}); retrying for up to {limit:.0} s")
+                    })
+                }
+                HttpError::Unreachable(_) => {}
             }
-            course.last = Some(server);
+            attempts.last = Some(server);
         }
     }
 
-    /// Bears with a server that failed: where it does little else it is left alone for a while, or, where there is no other,
-    /// waited for.
-    fn bear(&self, server: &Arc<Server>, trouble: &HttpError, is_news: bool) {
+    /// Handles a failed response: a server that does little else is marked unhealthy, or waited for if it is the only
+    /// one.
+    fn handle_failure(&self, server: &Arc<Server>, error: &HttpError, is_current: bool) {
         let others = self.servers.iter().any(|s| s.ready() && !Arc::ptr_eq(s, server));
-        let often = self.shelf.failed(server);
+        let mostly_fails = self.registry.record_failure(server);
         if !others {
-            return self.shelf.tell(server, trouble);
+            return self.registry.log_failing(server, error);
         }
-        if often && is_news {
-            let (is, problem) = (trouble.is(), trouble.text());
-            self.shelf.put_away(server, &problem, |address| {
-                format!("{address} {is} ({problem}); others are asked until it is better")
+        if mostly_fails && is_current {
+            let (state, problem) = (error.description(), error.text());
+            self.registry.mark_unhealthy(server, &problem, |address| {
+                format!("{address} {state} ({problem}); using other servers until it recovers")
             });
         }
     }
 
-    /// Leaves those alone for a while that refused what another answered.
-    fn set_aside(&self, refused: &[(Arc<Server>, HttpError)], answered: &Server) {
-        for (server, trouble) in refused {
-            let (problem, other) = (trouble.text(), answered.wire.address());
-            self.shelf.put_away(server, &problem, |address| {
-                format!("{address} refuses what {other} answers ({problem}); others are asked until it is better")
+    /// Marks servers unhealthy that rejected what another accepted.
+    fn mark_rejecters_unhealthy(&self, rejections: &[(Arc<Server>, HttpError)], accepted_by: &Server) {
+        for (server, error) in rejections {
+            let (problem, other) = (error.text(), accepted_by.http.address());
+            self.registry.mark_unhealthy(server, &problem, |address| {
+                format!("{address} rejects what {other} accepts ({problem}); using other servers until it recovers")
             });
         }
     }
@@ -201,42 +216,42 @@ mod tests {
         VllmPool::new(VllmPoolSettings {
             servers: vec!["http://127.0.0.1:1".to_owned(), "http://127.0.0.1:2".to_owned()],
             model: "tiny".to_owned(),
-            key: None,
-            in_flight: 1,
-            vocabulary: 16,
+            api_key: None,
+            max_in_flight: 1,
+            vocab_size: 16,
             max_seq_len: 16,
             tolerance: 1e-4,
-            keep: 1,
-            waiting: Timeouts::default(),
-            answer_within: Duration::from_secs(1),
-            notices: StatusLog::default(),
+            keep_versions: 1,
+            timeouts: Timeouts::default(),
+            request_timeout: Duration::from_secs(1),
+            status_log: StatusLog::default(),
         })
         .unwrap()
     }
 
     #[test]
-    fn a_request_is_at_fault_only_where_others_are_answered_all_the_while() {
+    fn request_is_at_fault_only_if_others_succeed_meanwhile() {
         let pool = pool();
-        let mut course = Course::new();
-        assert!((0..1000).all(|_| !course.is_hopeless(&pool.servers)), "nobody is answered: the servers fail");
-        let mut course = Course::new();
-        for n in 1..=FAILED_ANSWERS {
-            pool.shelf.worked(&pool.servers[1]);
-            assert_eq!(course.is_hopeless(&pool.servers), n == FAILED_ANSWERS);
+        let mut attempts = RequestAttempts::new();
+        assert!((0..1000).all(|_| !attempts.record_failure(&pool.servers)), "no request succeeds: the servers fail");
+        let mut attempts = RequestAttempts::new();
+        for n in 1..=MAX_FAILED_RESPONSES {
+            pool.shelf.record_success(&pool.servers[1]);
+            assert_eq!(attempts.record_failure(&pool.servers), n == MAX_FAILED_RESPONSES);
         }
     }
 
     #[test]
-    fn a_request_is_wrong_where_two_refuse_it_likewise_or_all_do() {
+    fn request_is_at_fault_if_two_servers_reject_it_alike_or_all_do() {
         let pool = pool();
-        let no = |status| HttpError::Refused(status, String::new());
+        let rejected = |status| HttpError::Rejected(status, String::new());
         let [one, two] = [&pool.servers[0], &pool.servers[1]];
-        assert!(Course::new().is_refused(one, no(StatusCode::BAD_REQUEST), 1));
-        let mut course = Course::new();
-        assert!(!course.is_refused(one, no(StatusCode::BAD_REQUEST), 3));
-        assert!(course.is_refused(two, no(StatusCode::BAD_REQUEST), 3));
-        let mut course = Course::new();
-        assert!(!course.is_refused(one, no(StatusCode::BAD_REQUEST), 3));
-        assert!(!course.is_refused(two, no(StatusCode::UNAUTHORIZED), 3), "a key of its own");
+        assert!(RequestAttempts::new().record_rejection(one, rejected(StatusCode::BAD_REQUEST), 1));
+        let mut attempts = RequestAttempts::new();
+        assert!(!attempts.record_rejection(one, rejected(StatusCode::BAD_REQUEST), 3));
+        assert!(attempts.record_rejection(two, rejected(StatusCode::BAD_REQUEST), 3));
+        let mut attempts = RequestAttempts::new();
+        assert!(!attempts.record_rejection(one, rejected(StatusCode::BAD_REQUEST), 3));
+        assert!(!attempts.record_rejection(two, rejected(StatusCode::UNAUTHORIZED), 3), "different statuses");
     }
 }

@@ -1,14 +1,16 @@
-//! How is one vLLM server asked, and for how long is it waited for?
+//! Client of one vLLM server, with retries and liveness checks.
 
 use super::{
-    completion::{Choice, Completion, Completions, Written, read_score, read_written},
-    health::Record,
+    completion::{
+        CompletionChoice, CompletionRequest, CompletionResponse, GeneratedTokens, parse_generated, parse_score,
+    },
+    health::ServerHealth,
     pool::VllmPoolSettings,
 };
 use crate::{
     Fingerprint, Service,
     http::client::{HttpClient, HttpError, HttpRequest},
-    http::retry::pause,
+    http::retry::backoff,
     join::race,
 };
 use mage_engine::{Result, SampleRequest};
@@ -26,231 +28,241 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// One that is back says so within this time.
-pub(super) const ALIVE: Duration = Duration::from_secs(8);
-/// One that is there and fails is asked this often.
-const ATTEMPTS: u32 = 4;
-/// Whoever waits longer than this asks whether the server is still there.
-const WATCH: Duration = Duration::from_secs(25);
-/// How long it may take to say so,
-const HEALTH: Duration = Duration::from_secs(8);
-/// and how often it is asked.
-const HEALTH_CHECKS: u32 = 3;
+/// Timeout of a health check.
+pub(super) const HEALTH_TIMEOUT: Duration = Duration::from_secs(8);
+/// Attempts on a server that responds with failures.
+const MAX_ATTEMPTS: u32 = 4;
+/// Interval of liveness checks during a long request.
+const LIVENESS_INTERVAL: Duration = Duration::from_secs(25);
+/// Timeout of a liveness check,
+const LIVENESS_TIMEOUT: Duration = Duration::from_secs(8);
+/// and its attempts.
+const LIVENESS_ATTEMPTS: u32 = 3;
 
-/// One server of a pool.
+/// A server of a pool.
 #[derive(Debug)]
 pub(super) struct Server {
-    pub(super) wire: HttpClient,
-    /// Tokens in the vocabulary.
-    vocabulary: usize,
-    /// Requests under way.
-    pub(super) load: AtomicUsize,
-    /// Whether it answered last.
-    pub(super) up: AtomicBool,
-    /// Whether it gets no new requests.
+    pub(super) http: HttpClient,
+    /// Vocabulary size.
+    vocab_size: usize,
+    /// Requests in flight.
+    pub(super) in_flight: AtomicUsize,
+    /// Whether it gets requests.
+    pub(super) healthy: AtomicBool,
+    /// Whether it is draining and gets no new requests.
     pub(super) draining: AtomicBool,
-    record: Mutex<Record>,
-    /// When it was last asked whether it is still there, and what was wrong.
-    checked: tokio::sync::Mutex<Option<(Instant, Option<String>)>>,
+    health: Mutex<ServerHealth>,
+    /// Time and result of the last liveness check.
+    liveness: tokio::sync::Mutex<Option<(Instant, Option<String>)>>,
 }
 
-/// A model or an adapter that a server has.
+/// A model or adapter on a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServedModel {
-    /// What it is called there.
+    /// Name on the server.
     pub name: String,
-    /// Tokens a sequence may have, where the server says so.
+    /// Maximum tokens of a sequence, if the server reports it.
     pub max_seq_len: Option<usize>,
 }
 
 impl Server {
     pub(super) fn new(address: &str, settings: &VllmPoolSettings) -> Result<Self> {
-        let key = settings.key.clone().map(|key| ("authorization", key));
-        let wire = HttpClient::new(address, key, settings.waiting, settings.notices.clone())?;
+        let key = settings.api_key.clone().map(|key| ("authorization", key));
+        let http = HttpClient::new(address, key, settings.timeouts, settings.status_log.clone())?;
         Ok(Server {
-            wire,
-            vocabulary: settings.vocabulary,
-            load: AtomicUsize::new(0),
-            up: AtomicBool::new(true),
+            http,
+            vocab_size: settings.vocab_size,
+            in_flight: AtomicUsize::new(0),
+            healthy: AtomicBool::new(true),
             draining: AtomicBool::new(false),
-            record: Mutex::new(Record::new()),
-            checked: tokio::sync::Mutex::default(),
+            health: Mutex::new(ServerHealth::new()),
+            liveness: tokio::sync::Mutex::default(),
         })
     }
 
     /// Whether it may get requests now.
     pub(super) fn ready(&self) -> bool {
-        self.up.load(Ordering::SeqCst) && !self.draining.load(Ordering::SeqCst) && self.wire.wish().is_none()
+        self.healthy.load(Ordering::SeqCst)
+            && !self.draining.load(Ordering::SeqCst)
+            && self.http.retry_after().is_none()
     }
 
-    /// What is known of its failures.
-    pub(super) fn record(&self) -> MutexGuard<'_, Record> {
-        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Health state.
+    pub(super) fn health(&self) -> MutexGuard<'_, ServerHealth> {
+        self.health.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tries again what may pass: failures so many times, and one that is there and silent for as long as patience lasts. One
-    /// that is not there is not waited for.
-    async fn patiently<T, F>(&self, work: impl Fn() -> F) -> std::result::Result<T, HttpError>
+    /// Retries transient failures: errors up to `MAX_ATTEMPTS`, timeouts until the outage timeout. An unreachable
+    /// server is not waited for.
+    async fn with_retries<T, F>(&self, work: impl Fn() -> F) -> std::result::Result<T, HttpError>
     where
         F: Future<Output = std::result::Result<T, HttpError>>,
     {
-        let (luck, patience) = (Seed::new(0).child(self.wire.address()), self.wire.waiting.away);
-        let (started, mut times, mut failed) = (Instant::now(), 0, 0);
+        let (seed, outage_timeout) = (Seed::new(0).child(self.http.address()), self.http.timeouts.outage);
+        let (started, mut pauses, mut failures) = (Instant::now(), 0, 0);
         loop {
-            let asked = Instant::now();
-            let trouble = match work().await {
-                Ok(answer) => return Ok(answer),
-                Err(refused @ (HttpError::Refused(..) | HttpError::Never(_))) => return Err(refused),
-                Err(trouble) => trouble,
+            let sent_at = Instant::now();
+            let error = match work().await {
+                Ok(value) => return Ok(value),
+                Err(error @ (HttpError::Rejected(..) | HttpError::Permanent(_))) => return Err(error),
+                Err(error) => error,
             };
-            // One that answers, whatever it says, is there.
-            let answers = matches!(trouble, HttpError::Failing(_) | HttpError::Busy(_));
-            if !answers && self.alive(ALIVE).await.is_err() {
-                return Err(trouble);
+            // Any response shows that the server is reachable.
+            let responds = matches!(error, HttpError::ServerError(_) | HttpError::Overloaded(_));
+            if !responds && self.check_health(HEALTH_TIMEOUT).await.is_err() {
+                return Err(error);
             }
-            failed += u32::from(!matches!(trouble, HttpError::NotYet(_)));
-            let left = patience.saturating_sub(started.elapsed());
-            if left.is_zero() {
-                return Err(HttpError::Away(format!("{} (waited {:.0} s)", trouble.text(), patience.as_secs_f64())));
+            failures += u32::from(!matches!(error, HttpError::NotReady(_)));
+            let remaining = outage_timeout.saturating_sub(started.elapsed());
+            if remaining.is_zero() {
+                return Err(HttpError::Unreachable(format!(
+                    "{} (waited {:.0} s)",
+                    error.text(),
+                    outage_timeout.as_secs_f64()
+                )));
             }
-            if failed >= ATTEMPTS {
-                return Err(trouble);
+            if failures >= MAX_ATTEMPTS {
+                return Err(error);
             }
-            // One that made us wait needs hardly more of a pause.
-            times = if asked.elapsed() >= self.wire.waiting.attempt { 0 } else { times };
-            tokio::time::sleep(pause(times, self.wire.wish(), luck).min(left)).await;
-            times += 1;
+            // After a full attempt timeout no further backoff is needed.
+            pauses = if sent_at.elapsed() >= self.http.timeouts.attempt { 0 } else { pauses };
+            tokio::time::sleep(backoff(pauses, self.http.retry_after(), seed).min(remaining)).await;
+            pauses += 1;
         }
     }
 
-    /// Asks once. A long answer is waited for as long as the server says that it is there: one that was stopped keeps its
-    /// connections, and would be waited for in vain.
-    async fn once(&self, ask: &HttpRequest) -> std::result::Result<Vec<u8>, HttpError> {
-        match ask.long {
-            true => race(self.wire.once(ask), async { Err(self.silence().await) }).await,
-            false => self.wire.once(ask).await,
+    /// Sends a request once. During a long request the server's liveness is checked: a stopped process keeps its
+    /// connections open and would be waited for in vain.
+    async fn send_once(&self, request: &HttpRequest) -> std::result::Result<Vec<u8>, HttpError> {
+        match request.long_running {
+            true => race(self.http.send_once(request), async { Err(self.watch_liveness().await) }).await,
+            false => self.http.send_once(request).await,
         }
     }
 
-    /// Ends when it no longer says that it is there.
-    async fn silence(&self) -> HttpError {
-        let every = WATCH.min(self.wire.waiting.attempt);
-        // Many wait at once: not all of them ask at the same moment.
-        let mut luck = Seed::new(self.load.load(Ordering::SeqCst) as u64).child("watch").rng();
+    /// Completes when the server fails its liveness check.
+    async fn watch_liveness(&self) -> HttpError {
+        let interval = LIVENESS_INTERVAL.min(self.http.timeouts.attempt);
+        // Jitter, since many requests wait at once.
+        let mut rng = Seed::new(self.in_flight.load(Ordering::SeqCst) as u64).child("watch").rng();
         loop {
-            tokio::time::sleep(every.mul_f64(luck.random_range(0.8..1.2))).await;
-            if let Some(problem) = self.is_silent(every / 2).await {
-                return HttpError::Away(format!("it keeps its connections but says nothing: {problem}"));
+            tokio::time::sleep(interval.mul_f64(rng.random_range(0.8..1.2))).await;
+            if let Some(problem) = self.check_liveness(interval / 2).await {
+                return HttpError::Unreachable(format!(
+                    "connections are open but the server does not respond: {problem}"
+                ));
             }
         }
     }
 
-    /// Why it seems not to be there. One asks for all who want to know within `fresh`.
-    async fn is_silent(&self, fresh: Duration) -> Option<String> {
-        let mut checked = self.checked.lock().await;
-        if let Some((_, found)) = checked.as_ref().filter(|(at, _)| at.elapsed() < fresh) {
+    /// Result of a liveness check, shared by all requests that need one within `fresh`.
+    async fn check_liveness(&self, fresh: Duration) -> Option<String> {
+        let mut liveness = self.liveness.lock().await;
+        if let Some((_, found)) = liveness.as_ref().filter(|(at, _)| at.elapsed() < fresh) {
             return found.clone();
         }
         let mut found = None;
-        for _ in 0..HEALTH_CHECKS {
-            found = match self.alive(HEALTH.min(self.wire.waiting.attempt)).await {
-                // An answer, whatever it says.
-                Ok(()) | Err(HttpError::Failing(_)) => None,
-                Err(trouble) => Some(format!("/health: {}", trouble.text())),
+        for _ in 0..LIVENESS_ATTEMPTS {
+            found = match self.check_health(LIVENESS_TIMEOUT.min(self.http.timeouts.attempt)).await {
+                // Any response shows that the server is alive.
+                Ok(()) | Err(HttpError::ServerError(_)) => None,
+                Err(error) => Some(format!("/health: {}", error.text())),
             };
             if found.is_none() {
                 break;
             }
         }
-        *checked = Some((Instant::now(), found.clone()));
+        *liveness = Some((Instant::now(), found.clone()));
         found
     }
 
-    async fn ask(&self, ask: &HttpRequest) -> std::result::Result<Vec<u8>, HttpError> {
-        self.patiently(|| self.once(ask)).await
+    async fn send(&self, request: &HttpRequest) -> std::result::Result<Vec<u8>, HttpError> {
+        self.with_retries(|| self.send_once(request)).await
     }
 
-    /// The same, for an answer in JSON.
-    async fn json(&self, ask: &HttpRequest) -> std::result::Result<Value, HttpError> {
-        let bytes = self.ask(ask).await?;
-        serde_json::from_slice(&bytes).map_err(|e| HttpError::Failing(format!("unusable answer to {}: {e}", ask.path)))
+    /// Sends a request with retries and parses a JSON response.
+    async fn send_json(&self, request: &HttpRequest) -> std::result::Result<Value, HttpError> {
+        let bytes = self.send(request).await?;
+        serde_json::from_slice(&bytes)
+            .map_err(|e| HttpError::ServerError(format!("invalid response to {}: {e}", request.path)))
     }
 
-    /// Asks once and reads the answer; an answer that makes no sense may pass.
+    /// Sends a request once and parses the completion. An invalid response is a transient failure.
     async fn complete<T>(
         &self,
-        ask: &HttpRequest,
-        read: impl Fn(Choice) -> std::result::Result<T, String>,
+        request: &HttpRequest,
+        parse: impl Fn(CompletionChoice) -> std::result::Result<T, String>,
     ) -> std::result::Result<T, HttpError> {
-        let bytes = self.once(ask).await?;
-        let unusable = |e: String| HttpError::Failing(format!("unusable answer: {e}"));
-        let completion: Completion = serde_json::from_slice(&bytes).map_err(|e| unusable(e.to_string()))?;
-        let choice = completion.choices.into_iter().next().ok_or_else(|| unusable("it has no choices".to_owned()))?;
-        read(choice).map_err(unusable)
+        let bytes = self.send_once(request).await?;
+        let invalid = |e: String| HttpError::ServerError(format!("invalid response: {e}"));
+        let response: CompletionResponse = serde_json::from_slice(&bytes).map_err(|e| invalid(e.to_string()))?;
+        let choice =
+            response.choices.into_iter().next().ok_or_else(|| invalid("no choices in the response".to_owned()))?;
+        parse(choice).map_err(invalid)
     }
 
-    /// What it writes, if it does `within` so long.
+    /// Samples a completion within `timeout`.
     pub(super) async fn sample(
         &self,
         model: &str,
         request: &SampleRequest,
-        within: Duration,
-    ) -> std::result::Result<Written, HttpError> {
-        let most = request.params.max_tokens as usize;
-        let ask = Completions::sampled(model, request).ask().long();
-        let read = |choice| read_written(choice, most, self.vocabulary);
-        unless_late(within, self.complete(&ask, read)).await
+        timeout: Duration,
+    ) -> std::result::Result<GeneratedTokens, HttpError> {
+        let max_tokens = request.params.max_tokens as usize;
+        let http_request = CompletionRequest::sample(model, request).to_http().long_running();
+        let parse = |choice| parse_generated(choice, max_tokens, self.vocab_size);
+        with_timeout(timeout, self.complete(&http_request, parse)).await
     }
 
-    /// The log-probability of each token from `from` on, given all before it, if each comes `within` so long.
+    /// Log-probs of the tokens from `from` on, each within `timeout`.
     ///
-    /// Each is asked for by itself, as the one token that may be drawn: its log-probability is told from before that choice.
-    /// vLLM scores whole prompts too (`prompt_logprobs`), but its CPU build falls over when a batch holds such a request
-    /// beside others with adapters (measured, 0.32.0). What a prompt has in common with the next is in the server's cache.
+    /// Each token is requested separately, as the only allowed token: its log-prob is reported before that mask. vLLM
+    /// can score whole prompts (`prompt_logprobs`), but its CPU build crashes if a batch contains such a request and
+    /// others with adapters (measured, 0.32.0). Shared prefixes are served from the prefix cache.
     pub(super) async fn score(
         &self,
         model: &str,
         tokens: &[u32],
         from: usize,
-        within: Duration,
+        timeout: Duration,
     ) -> std::result::Result<Vec<f32>, HttpError> {
         let mut scores = Vec::with_capacity(tokens.len() - from);
         for at in from..tokens.len() {
-            let ask = Completions::scored(model, tokens, at).ask().long();
-            let score = self.complete(&ask, |choice| read_score(choice, tokens[at]));
-            scores.push(unless_late(within, score).await?);
+            let request = CompletionRequest::score(model, tokens, at).to_http().long_running();
+            let score = self.complete(&request, |choice| parse_score(choice, tokens[at]));
+            scores.push(with_timeout(timeout, score).await?);
         }
         Ok(scores)
     }
 
-    /// How likely it finds the fixed sequence. Nobody else can answer for it: what may pass is tried again.
+    /// Fingerprint of a model. No other server can answer for this one, so transient failures are retried.
     pub(super) async fn fingerprint(&self, model: &str) -> std::result::Result<Fingerprint, HttpError> {
-        let tokens = &Fingerprint::tokens(self.vocabulary);
+        let tokens = &Fingerprint::tokens(self.vocab_size);
         let mut found = Vec::with_capacity(tokens.len());
         for at in 1..tokens.len() {
-            let ask = &Completions::scored(model, tokens, at).ask();
-            found.push(self.patiently(|| self.complete(ask, |choice| read_score(choice, tokens[at]))).await?);
+            let request = &CompletionRequest::score(model, tokens, at).to_http();
+            found.push(self.with_retries(|| self.complete(request, |choice| parse_score(choice, tokens[at]))).await?);
         }
         Ok(Fingerprint(found))
     }
 
-    /// Whether it answers, asked once and for no longer than `within`. A front end without such a page is there too.
-    pub(super) async fn alive(&self, within: Duration) -> std::result::Result<(), HttpError> {
-        match tokio::time::timeout(within, self.wire.once(&HttpRequest::get("health"))).await {
-            Ok(Ok(_) | Err(HttpError::Refused(..) | HttpError::Busy(_))) => Ok(()),
-            Ok(Err(trouble)) => Err(trouble),
-            Err(_) => Err(HttpError::Away(format!("no answer within {} s", within.as_secs()))),
+    /// Checks once whether the server responds within `timeout`. A front end without `/health` counts as healthy.
+    pub(super) async fn check_health(&self, timeout: Duration) -> std::result::Result<(), HttpError> {
+        match tokio::time::timeout(timeout, self.http.send_once(&HttpRequest::get("health"))).await {
+            Ok(Ok(_) | Err(HttpError::Rejected(..) | HttpError::Overloaded(_))) => Ok(()),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(HttpError::Unreachable(format!("no response within {} s", timeout.as_secs()))),
         }
     }
 
-    /// What it serves.
-    pub(super) async fn models(&self) -> std::result::Result<Vec<ServedModel>, HttpError> {
-        let list = match self.json(&HttpRequest::get("v1/models")).await {
-            Err(HttpError::Refused(StatusCode::NOT_FOUND, text)) => {
-                let who = Service::Vllm.missing(&self.wire).await;
-                return Err(HttpError::Refused(StatusCode::NOT_FOUND, format!("{who} ({text})")));
+    /// Lists served models and adapters.
+    pub(super) async fn list_models(&self) -> std::result::Result<Vec<ServedModel>, HttpError> {
+        let list = match self.send_json(&HttpRequest::get("v1/models")).await {
+            Err(HttpError::Rejected(StatusCode::NOT_FOUND, text)) => {
+                let found = Service::Vllm.describe_wrong_server(&self.http).await;
+                return Err(HttpError::Rejected(StatusCode::NOT_FOUND, format!("{found} ({text})")));
             }
-            answer => answer?,
+            response => response?,
         };
         let all = list["data"].as_array().cloned().unwrap_or_default();
         let served = |m: &Value| {
@@ -260,61 +272,64 @@ impl Server {
         Ok(all.iter().filter_map(served).collect())
     }
 
-    /// The tokens it makes of a text.
+    /// Tokenizes a text.
     pub(super) async fn tokenize(&self, model: &str, text: &str) -> std::result::Result<Vec<u32>, HttpError> {
         let body = json!({"model": model, "prompt": text, "add_special_tokens": false});
-        let said = self.json(&HttpRequest::post("tokenize", &body)).await?;
-        serde_json::from_value(said["tokens"].clone()).map_err(|e| HttpError::Failing(format!("unusable answer: {e}")))
+        let response = self.send_json(&HttpRequest::post("tokenize", &body)).await?;
+        serde_json::from_value(response["tokens"].clone())
+            .map_err(|e| HttpError::ServerError(format!("invalid response: {e}")))
     }
 
-    /// Has it load an adapter from a folder that it sees too.
+    /// Loads an adapter from a directory that the server can read.
     pub(super) async fn load_adapter(&self, name: &str, dir: &Path) -> std::result::Result<(), HttpError> {
         let body = json!({"lora_name": name, "lora_path": dir});
-        // Asked twice it loads once: a load that takes longer than an attempt is found done by the next.
-        match self.ask(&HttpRequest::post("v1/load_lora_adapter", &body)).await {
+        // Idempotent: if a load takes longer than an attempt, the next attempt finds it done.
+        match self.send(&HttpRequest::post("v1/load_lora_adapter", &body)).await {
             Ok(_) => Ok(()),
-            // It heard us before, and only its answer was lost: names are used once.
-            Err(HttpError::Refused(_, text)) if text.contains("already been loaded") => Ok(()),
-            Err(HttpError::Refused(StatusCode::NOT_FOUND, text)) => {
-                // Asked for its names, a server of another kind is found out.
-                self.models().await?;
-                // One that knows of adapters says what it did not find: the folder.
+            // The server received the first request and its response was lost: names are used only once.
+            Err(HttpError::Rejected(_, text)) if text.contains("already been loaded") => Ok(()),
+            Err(HttpError::Rejected(StatusCode::NOT_FOUND, text)) => {
+                // Listing models detects another kind of server.
+                self.list_models().await?;
+                // A server with LoRA enabled did not find the directory.
                 let hint = match text.contains("lora") || text.contains("adapter") {
                     true => format!(
-                        ": does it see {} under the same path, and may it read it? Set vllm.adapter_dir to a folder that both \
-                         this machine and it see",
+                        ": the server must see {} under the same path and be able to read it; set vllm.adapter_dir to a directory \
+                         that both machines share",
                         dir.display()
                     ),
-                    false => ": start it with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True".to_owned(),
+                    false => {
+                        ": start the server with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True".to_owned()
+                    }
                 };
-                Err(HttpError::Refused(StatusCode::NOT_FOUND, format!("{text}{hint}")))
+                Err(HttpError::Rejected(StatusCode::NOT_FOUND, format!("{text}{hint}")))
             }
-            Err(trouble) => Err(trouble),
+            Err(error) => Err(error),
         }
     }
 
-    /// Has it forget an adapter; one it does not have is fine.
+    /// Unloads an adapter; a missing one is ignored.
     pub(super) async fn unload_adapter(&self, name: &str) {
-        let _ = self.wire.once(&HttpRequest::post("v1/unload_lora_adapter", &json!({"lora_name": name}))).await;
+        let _ = self.http.send_once(&HttpRequest::post("v1/unload_lora_adapter", &json!({"lora_name": name}))).await;
     }
 
-    /// Has it read all its weights anew from a model folder that it sees too.
+    /// Reloads all weights from a model directory that the server can read.
     pub(super) async fn reload_weights(&self, dir: &Path) -> std::result::Result<(), HttpError> {
         let reload = json!({"method": "reload_weights", "kwargs": {"weights_path": dir}});
-        self.ask(&HttpRequest::post("pause?mode=keep", &json!({}))).await?;
-        let reloaded = self.ask(&HttpRequest::post("collective_rpc", &reload).long()).await;
-        let emptied = self.ask(&HttpRequest::post("reset_prefix_cache", &json!({}))).await;
-        // Whatever happened: others wait behind the pause.
-        let resumed = self.ask(&HttpRequest::post("resume", &json!({}))).await;
-        reloaded.and(emptied).and(resumed).map(|_| ())
+        self.send(&HttpRequest::post("pause?mode=keep", &json!({}))).await?;
+        let reloaded = self.send(&HttpRequest::post("collective_rpc", &reload).long_running()).await;
+        let cache_reset = self.send(&HttpRequest::post("reset_prefix_cache", &json!({}))).await;
+        // Always resume: other requests are paused.
+        let resumed = self.send(&HttpRequest::post("resume", &json!({}))).await;
+        reloaded.and(cache_reset).and(resumed).map(|_| ())
     }
 }
 
-/// Gives up an answer that does not come in time. A server that says it is there may have lost the one question.
-async fn unless_late<T>(
-    within: Duration,
-    answer: impl Future<Output = std::result::Result<T, HttpError>>,
+/// Limits the time of a response. A healthy server may have lost a single request.
+async fn with_timeout<T>(
+    timeout: Duration,
+    response: impl Future<Output = std::result::Result<T, HttpError>>,
 ) -> std::result::Result<T, HttpError> {
-    let late = || Err(HttpError::NotYet(format!("no answer within {:.0} s", within.as_secs_f64())));
-    tokio::time::timeout(within, answer).await.unwrap_or_else(|_| late())
+    let timed_out = || Err(HttpError::NotReady(format!("no response within {:.0} s", timeout.as_secs_f64())));
+    tokio::time::timeout(timeout, response).await.unwrap_or_else(|_| timed_out())
 }

@@ -26,7 +26,7 @@ pub(crate) type Said = Arc<Mutex<Vec<String>>>;
 pub(crate) fn listening() -> (StatusLog, Said) {
     let said = Said::default();
     let hear = Arc::clone(&said);
-    (StatusLog::to(move |line| hear.lock().unwrap().push(line.to_owned())), said)
+    (StatusLog::new(move |line| hear.lock().unwrap().push(line.to_owned())), said)
 }
 
 /// For tests that are not asynchronous themselves.
@@ -38,7 +38,7 @@ pub(crate) fn runtime() -> Runtime {
 pub(crate) fn client(at: SocketAddr, change: impl FnOnce(&mut Endpoint)) -> OpenAiClient {
     let mut endpoint = Endpoint::new(&format!("http://{at}"), "tiny").unwrap();
     endpoint.patience =
-        RequestLimits { in_flight: 8, attempt: Duration::from_millis(1500), deadline: Duration::from_secs(20) };
+        RequestLimits { max_in_flight: 8, attempt: Duration::from_millis(1500), deadline: Duration::from_secs(20) };
     change(&mut endpoint);
     OpenAiClient::new(endpoint).unwrap()
 }

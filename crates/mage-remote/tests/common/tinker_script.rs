@@ -5,7 +5,7 @@ use mage_engine::{
 };
 use mage_remote::{
     StatusLog, Timeouts, TinkerServer, TinkerSettings, TinkerTrainer,
-    tinker::{Backend, Dialect},
+    tinker::{SdkVersion, TinkerBackend},
 };
 use std::{path::Path, time::Duration};
 
@@ -27,21 +27,21 @@ pub(crate) fn settings(url: &str, adapters: &Path, notices: StatusLog) -> Tinker
     TinkerSettings {
         server: TinkerServer {
             url: url.to_owned(),
-            dialect: Dialect::default(),
+            sdk_version: SdkVersion::default(),
             key: None,
-            waiting: Timeouts {
+            timeouts: Timeouts {
                 attempt: Duration::from_millis(800),
-                away: Duration::from_secs(20),
+                outage: Duration::from_secs(20),
                 operation: Duration::from_secs(30),
             },
-            notices,
+            status_log: notices,
         },
-        backend: Backend::Jax,
+        backend: TinkerBackend::Jax,
         base_model: MODEL.to_owned(),
-        base_folder: MODEL.to_owned(),
-        rank: 8,
+        adapter_base_name: MODEL.to_owned(),
+        lora_rank: 8,
         seed: 7,
-        vocabulary: VOCABULARY,
+        vocab_size: VOCABULARY,
         max_seq_len: 256,
         adapters: adapters.to_owned(),
         tolerance: 1e-4,

@@ -14,38 +14,38 @@ pub(crate) fn pool(servers: &[&Vllm]) -> (Arc<VllmPool>, Said) {
 
 /// With other patience for one attempt.
 pub(crate) fn pool_with(servers: &[&Vllm], attempt: Duration) -> (Arc<VllmPool>, Said) {
-    pool_waiting(servers, Timeouts { attempt, away: Duration::from_secs(20), operation: Duration::from_secs(30) })
+    pool_waiting(servers, Timeouts { attempt, outage: Duration::from_secs(20), operation: Duration::from_secs(30) })
 }
 
-pub(crate) fn pool_waiting(servers: &[&Vllm], waiting: Timeouts) -> (Arc<VllmPool>, Said) {
+pub(crate) fn pool_waiting(servers: &[&Vllm], timeouts: Timeouts) -> (Arc<VllmPool>, Said) {
     pool_at(servers.iter().map(|s| s.url()).collect(), waiting, 64)
 }
 
 /// Little patience for an attempt, and enough for all else.
 pub(crate) fn hasty() -> Timeouts {
     let (attempt, patience) = (Duration::from_secs(1), Duration::from_secs(30));
-    Timeouts { attempt, away: patience, operation: patience }
+    Timeouts { attempt, outage: patience, operation: patience }
 }
 
-pub(crate) fn pool_at(servers: Vec<String>, waiting: Timeouts, in_flight: usize) -> (Arc<VllmPool>, Said) {
+pub(crate) fn pool_at(servers: Vec<String>, timeouts: Timeouts, in_flight: usize) -> (Arc<VllmPool>, Said) {
     let (settings, said) = settings(servers, waiting, in_flight);
     (Arc::new(VllmPool::new(settings).unwrap()), said)
 }
 
-pub(crate) fn settings(servers: Vec<String>, waiting: Timeouts, in_flight: usize) -> (VllmPoolSettings, Said) {
+pub(crate) fn settings(servers: Vec<String>, timeouts: Timeouts, in_flight: usize) -> (VllmPoolSettings, Said) {
     let (notices, said) = listening();
     let settings = VllmPoolSettings {
         servers,
         model: "tiny".to_owned(),
         key: None,
         in_flight,
-        vocabulary: 16,
+        vocab_size: 16,
         max_seq_len: 256,
         tolerance: 1e-4,
-        keep: 2,
+        keep_versions: 2,
         waiting,
-        answer_within: Duration::from_secs(60),
-        notices,
+        request_timeout: Duration::from_secs(60),
+        status_log: notices,
     };
     (settings, said)
 }
@@ -83,7 +83,7 @@ pub(crate) async fn wait_until(so: impl Fn() -> bool) {
 /// Asks until every server is up again.
 pub(crate) async fn all_are_back(pool: &Arc<VllmPool>) {
     let back = async {
-        while !pool.servers().iter().all(|s| s.up) {
+        while !pool.servers().iter().all(|s| s.healthy) {
             ask_many(pool, 1).await;
             tokio::time::sleep(Duration::from_millis(50)).await;
         }

@@ -52,7 +52,7 @@ pub fn unsupported_features(recipe: &Recipe) -> Vec<String> {
             filtered && logprobs != LogprobsMode::Raw,
             "modified sampling distributions: set rollout.temperature = 1, top_p = 1 and top_k = 0, or use vllm.servers",
         ),
-        (!no_pool && !backend.gives_adapters(), "a separate sampling pool: remove vllm.servers"),
+        (!no_pool && !backend.can_download_adapters(), "a separate sampling pool: remove vllm.servers"),
         (
             rollout.overlap && no_pool,
             "overlap of rollout and training on one server: set rollout.overlap = false, or use vllm.servers",
@@ -80,10 +80,10 @@ pub(crate) fn check(recipe: &Recipe) -> Result<()> {
 /// Refuses invalid URLs before the recipe is written, since they may hold a password.
 pub fn check_addresses(recipe: &Recipe) -> Result<()> {
     let invalid = |key: &str, problem: String| Error::Recipe { location: key.to_owned(), problem };
-    Service::Tinker.address(&recipe.tinker.url).map_err(|problem| invalid("tinker.url", problem))?;
+    Service::Tinker.normalize_address(&recipe.tinker.url).map_err(|problem| invalid("tinker.url", problem))?;
     let mut all = Vec::new();
     for server in &recipe.vllm.servers {
-        let address = Service::Vllm.address(server).map_err(|problem| invalid("vllm.servers", problem))?;
+        let address = Service::Vllm.normalize_address(server).map_err(|problem| invalid("vllm.servers", problem))?;
         if all.contains(&address) {
             return Err(invalid("vllm.servers", format!("duplicate server: {address}")));
         }
@@ -113,17 +113,17 @@ pub fn tinker_settings(recipe: &Recipe, model: &ModelDescription, notices: &Stat
     Ok(TinkerSettings {
         server: TinkerServer {
             url: t.url.clone(),
-            dialect: t.sdk_version,
+            sdk_version: t.sdk_version,
             key: ApiKey::from_env(&t.key_env)?,
-            waiting: timeouts(t.timeout),
-            notices: notices.clone(),
+            timeouts: timeouts(t.timeout),
+            status_log: notices.clone(),
         },
         backend: t.backend,
         base_model: if t.base_model.is_empty() { path.clone() } else { t.base_model.clone() },
-        base_folder: folder,
-        rank: recipe.engine.lora_rank,
+        adapter_base_name: folder,
+        lora_rank: recipe.engine.lora_rank,
         seed: (Seed::new(recipe.seed).child("adapter").value() >> 33) as u32,
-        vocabulary: model.config.vocab_size,
+        vocab_size: model.config.vocab_size,
         max_seq_len: model.config.max_position_embeddings,
         adapters: adapter_dir(recipe),
         tolerance: recipe.vllm.tolerance,
@@ -144,20 +144,20 @@ pub fn pool_settings(
     Ok(Some(VllmPoolSettings {
         servers: v.servers.clone(),
         model: if v.model.is_empty() { recipe.model.path.clone() } else { v.model.clone() },
-        key: ApiKey::from_env(&v.key_env)?,
-        in_flight: v.max_in_flight,
-        vocabulary: model.config.vocab_size,
+        api_key: ApiKey::from_env(&v.key_env)?,
+        max_in_flight: v.max_in_flight,
+        vocab_size: model.config.vocab_size,
         max_seq_len: model.config.max_position_embeddings,
         tolerance: v.tolerance,
-        keep: v.keep_versions,
-        waiting: timeouts(recipe.tinker.timeout),
-        answer_within: seconds(v.request_timeout),
-        notices: notices.clone(),
+        keep_versions: v.keep_versions,
+        timeouts: timeouts(recipe.tinker.timeout),
+        request_timeout: seconds(v.request_timeout),
+        status_log: notices.clone(),
     }))
 }
 
 fn timeouts(timeout: f64) -> Timeouts {
-    Timeouts { away: seconds(timeout), ..Timeouts::default() }
+    Timeouts { outage: seconds(timeout), ..Timeouts::default() }
 }
 
 fn seconds(value: f64) -> Duration {

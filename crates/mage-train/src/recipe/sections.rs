@@ -5,7 +5,7 @@ use mage_core::{MemoryMode, prompt::PromptForm};
 use mage_engine::{KlForm, Thinking};
 use mage_env::Grouping;
 use mage_native::{Device, Projection};
-use mage_remote::tinker::{Backend, Dialect};
+use mage_remote::tinker::{SdkVersion, TinkerBackend};
 use serde::{Deserialize, Serialize};
 
 section! {
@@ -250,9 +250,9 @@ section! {
         /// URL of the server, with or without `/api/v1`.
         url: String = "http://127.0.0.1:8000".to_owned(),
         /// Tinker SDK version whose protocol the server implements: `0.25`.
-        sdk_version: Dialect = Dialect::V0_25,
+        sdk_version: SdkVersion = SdkVersion::V0_25,
         /// Backend of the server: `jax`, `fsdp`, `megatron` (SkyRL) or `hosted`. Verified at start.
-        backend: Backend = Backend::Jax,
+        backend: TinkerBackend = TinkerBackend::Jax,
         /// Base model name on the server; empty uses `model.path`.
         base_model: String = String::new(),
         /// Environment variable that holds the API key, if the server requires one.

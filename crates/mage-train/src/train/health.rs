@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn advice_is_limited_to_what_the_engine_supports() {
-        let mut check = HealthCheck::new(&mage_remote::tinker::Backend::Jax.trainer_caps(256));
+        let mut check = HealthCheck::new(&mage_remote::tinker::TinkerBackend::Jax.trainer_caps(256));
         let metrics = HealthMetrics { entropy: 0.0, factual: Some(0.1), ..HealthMetrics::default() };
         let warnings = check.check(&HealthThresholds::default(), &metrics);
         assert!(warnings.len() == 2 && warnings.iter().all(|w| w.contains("optim.learning_rate")), "{warnings:?}");

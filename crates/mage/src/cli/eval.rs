@@ -100,7 +100,7 @@ impl EvalArgs {
         SamplerOptions {
             device: self.device,
             threads: self.threads,
-            status_log: StatusLog::to(|line| eprintln!("{line}")),
+            status_log: StatusLog::new(|line| eprintln!("{line}")),
         }
     }
 }

@@ -141,7 +141,7 @@ pub(super) fn setting(app: &App, recipe: &Recipe) -> anyhow::Result<TrainEnv> {
         env_spec,
         commit: option_env!("MAGE_COMMIT").map(str::to_owned),
         // At once and beside any picture of progress: whoever waits wants to know for what.
-        status_log: StatusLog::to(|line| eprintln!("{line}")),
+        status_log: StatusLog::new(|line| eprintln!("{line}")),
     })
 }
 

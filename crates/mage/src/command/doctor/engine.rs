@@ -51,7 +51,7 @@ pub(super) fn run(app: &App, args: &DoctorArgs, out: &Output) -> anyhow::Result<
 fn limited(run: Timeouts) -> Timeouts {
     Timeouts {
         attempt: run.attempt.min(REQUEST_TIMEOUT),
-        away: run.away.min(REQUEST_TIMEOUT),
+        outage: run.away.min(REQUEST_TIMEOUT),
         operation: run.operation.min(OPERATION_TIMEOUT),
     }
 }
@@ -72,7 +72,7 @@ fn check_engines(app: &App, recipe: &Recipe, checks: &mut Checks<'_>) -> anyhow:
     let Ok(model) = described else { return Ok(()) };
     // The connection check and the trainer report the same status lines; each is printed once.
     let printed = Mutex::new(BTreeSet::new());
-    let notices = StatusLog::to(move |line| {
+    let notices = StatusLog::new(move |line| {
         if printed.lock().unwrap_or_else(PoisonError::into_inner).insert(line.to_owned()) {
             eprintln!("{line}");
         }
@@ -83,9 +83,9 @@ fn check_engines(app: &App, recipe: &Recipe, checks: &mut Checks<'_>) -> anyhow:
     }
     let pool = pool.map(VllmPool::new).transpose()?.map(Arc::new);
     let mut settings = tinker_settings(recipe, &model, &notices)?;
-    settings.server.waiting = limited(settings.server.waiting);
+    settings.server.timeouts = limited(settings.server.timeouts);
     let dialect = settings.server.dialect.version();
-    let reachable = text(block_on_pool(settings.server.reach(CONNECT_TIMEOUT.min(settings.server.waiting.away)))?);
+    let reachable = text(block_on_pool(settings.server.probe(CONNECT_TIMEOUT.min(settings.server.timeouts.outage)))?);
     let trainer = reachable.and_then(|_| text(TinkerTrainer::connect(settings, pool.clone())));
     let calibration = trainer.as_ref().map(|t| match t.calibration() {
         Some(c) => format!(
@@ -113,7 +113,7 @@ fn check_engines(app: &App, recipe: &Recipe, checks: &mut Checks<'_>) -> anyhow:
     };
     let requirements = VllmRequirements { recipe, model: &model, trained: fingerprint.as_ref(), longest };
     let mut serving = 0;
-    for (address, served) in block_on_pool(pool.served())? {
+    for (address, served) in block_on_pool(pool.served_models())? {
         serving += usize::from(requirements.check(&pool, &address, text(served), checks)?);
     }
     if let (Some(trainer), true) = (&mut trainer, serving > 0) {

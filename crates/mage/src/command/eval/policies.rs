@@ -177,7 +177,7 @@ fn source(args: &EvalArgs, setup: &EvalSetup, name: &str, runtime: &Handle) -> a
 /// The model behind the endpoint.
 fn remote(args: &EvalArgs, setup: &EvalSetup, url: &str, model: &str, runtime: &Handle) -> anyhow::Result<Source> {
     let mut endpoint = endpoint(&args.remote, url, model)?;
-    endpoint.say_thinking = args.sampling.thinking.is_some();
+    endpoint.send_thinking = args.sampling.thinking.is_some();
     prices(&args.remote)?;
     let drawn = drawn(&args.sampling, paper_draws(), Thinking::On);
     drawn.params.check().map_err(usage)?;
@@ -193,9 +193,9 @@ fn remote(args: &EvalArgs, setup: &EvalSetup, url: &str, model: &str, runtime: &
 fn endpoint(remote: &EndpointArgs, url: &str, model: &str) -> anyhow::Result<Endpoint> {
     let mut endpoint = Endpoint::new(url, model).map_err(usage)?;
     endpoint.key = ApiKey::from_env(&remote.key_env).map_err(usage)?;
-    endpoint.patience = RequestLimits {
-        in_flight: remote.in_flight,
-        attempt: Duration::from_secs_f64(remote.timeout),
+    endpoint.limits = RequestLimits {
+        max_in_flight: remote.in_flight,
+        attempt_timeout: Duration::from_secs_f64(remote.timeout),
         deadline: Duration::from_secs_f64(remote.deadline),
     };
     for field in &remote.extra_body {
