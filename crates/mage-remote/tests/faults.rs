@@ -3,7 +3,7 @@
 mod common;
 
 use common::{
-    asks, chat, client,
+    chat, chat_request, client,
     proxy::{Fault, Proxy},
     server::Server,
 };
@@ -22,7 +22,7 @@ async fn echo() -> Server {
 async fn an_answer_comes_with_its_counts() {
     let server = echo().await;
     let chat = chat(server.address);
-    let answer = chat.complete(asks("two words")).await.unwrap();
+    let answer = chat.complete(chat_request("two words")).await.unwrap();
     assert_eq!(
         (answer.text.as_str(), answer.usage),
         ("you said two words", ChatUsage { prompt_tokens: 2, completion_tokens: 4 })
@@ -50,7 +50,7 @@ async fn what_may_pass_is_tried_again() {
     for fault in faults {
         let proxy = Proxy::start(server.address, [fault.clone()]).await;
         let chat = chat(proxy.address);
-        let answer = chat.complete(asks("hello")).await;
+        let answer = chat.complete(chat_request("hello")).await;
         assert_eq!(answer.expect("the second attempt").text, "you said hello", "{fault:?}");
         assert_eq!(
             (proxy.requests.load(Ordering::SeqCst), chat.client().usage().totals().retries),
@@ -64,10 +64,10 @@ async fn what_may_pass_is_tried_again() {
 async fn a_slow_answer_is_waited_for_and_one_too_slow_is_not() {
     let server = echo().await;
     let slow = Proxy::start(server.address, [Fault::Drip(Duration::from_millis(5))]).await;
-    assert_eq!(chat(slow.address).complete(asks("hello")).await.unwrap().text, "you said hello");
+    assert_eq!(chat(slow.address).complete(chat_request("hello")).await.unwrap().text, "you said hello");
     assert_eq!(slow.requests.load(Ordering::SeqCst), 1);
     let too_slow = Proxy::start(server.address, [Fault::Drip(Duration::from_secs(5))]).await;
-    assert_eq!(chat(too_slow.address).complete(asks("hello")).await.unwrap().text, "you said hello");
+    assert_eq!(chat(too_slow.address).complete(chat_request("hello")).await.unwrap().text, "you said hello");
     assert_eq!(too_slow.requests.load(Ordering::SeqCst), 2);
 }
 
@@ -77,7 +77,7 @@ async fn a_server_that_asks_for_time_gets_it() {
     let busy = Fault::Reply(429, "retry-after: 1\r\n".to_owned(), "slow down".to_owned());
     let proxy = Proxy::start(server.address, [busy]).await;
     let started = Instant::now();
-    chat(proxy.address).complete(asks("hello")).await.unwrap();
+    chat(proxy.address).complete(chat_request("hello")).await.unwrap();
     assert!(started.elapsed() >= Duration::from_secs(1));
 }
 
@@ -87,7 +87,7 @@ async fn refusals_are_final_and_say_why() {
     for status in [400, 401, 403, 404, 422, 307] {
         let proxy = Proxy::start(server.address, [Fault::reply(status, "{\"message\": \"no such\nmodel\"}")]).await;
         let chat = chat(proxy.address);
-        let error = chat.complete(asks("hello")).await.unwrap_err();
+        let error = chat.complete(chat_request("hello")).await.unwrap_err();
         assert!(matches!(error, Error::Engine { .. }));
         let text = error.to_string();
         assert!(text.contains(&status.to_string()) && (status == 307 || text.contains("no such model")), "{text}");
@@ -101,7 +101,7 @@ async fn the_deadline_ends_it() {
     let server = echo().await;
     let proxy = Proxy::start(server.address, (0..1000).map(|_| Fault::reply(502, "bad gateway"))).await;
     let client = client(proxy.address, |e| e.limits.deadline = Duration::from_millis(1200));
-    let error = RemoteChat::new(client).complete(asks("hello")).await.unwrap_err().to_string();
+    let error = RemoteChat::new(client).complete(chat_request("hello")).await.unwrap_err().to_string();
     assert!(error.contains("502") && error.contains("gave up after") && error.contains("deadline is 1.2 s"), "{error}");
     let tried = proxy.requests.load(Ordering::SeqCst);
     assert!((2..=4).contains(&tried), "pauses of 250, 500 and 1000 ms, at least half of each: {tried}");
@@ -109,7 +109,7 @@ async fn the_deadline_ends_it() {
     let nobody = common::client(Server::start(Duration::ZERO, str::to_owned).await.address, |e| {
         e.limits.deadline = Duration::from_millis(400);
     });
-    let error = RemoteChat::new(nobody).complete(asks("hello")).await.unwrap_err().to_string();
+    let error = RemoteChat::new(nobody).complete(chat_request("hello")).await.unwrap_err().to_string();
     assert!(error.contains("gave up"), "{error}");
 }
 
@@ -120,7 +120,7 @@ async fn no_more_are_under_way_than_asked() {
     let all: Vec<_> = (0..40)
         .map(|i| {
             let chat = Arc::clone(&chat);
-            tokio::spawn(async move { chat.complete(asks(&i.to_string())).await.unwrap().text })
+            tokio::spawn(async move { chat.complete(chat_request(&i.to_string())).await.unwrap().text })
         })
         .collect();
     for (i, one) in all.into_iter().enumerate() {
@@ -142,11 +142,11 @@ async fn the_key_reaches_the_server_and_nobody_else() {
     assert!(key.is_some() && ApiKey::from_env("MAGE_REMOTE_TEST_NO_KEY").unwrap().is_none());
     let server = echo().await;
     let with_key = client(server.address, |e| e.key = key.clone());
-    RemoteChat::new(with_key.clone()).complete(asks("hello")).await.unwrap();
+    RemoteChat::new(with_key.clone()).complete(chat_request("hello")).await.unwrap();
     assert_eq!(*server.seen.keys.lock().unwrap(), [Some("Bearer sk-very-secret".to_owned())]);
     let proxy = Proxy::start(server.address, [Fault::reply(401, "your key sk-very-secret is wrong")]).await;
     let chat = RemoteChat::new(client(proxy.address, |e| e.key = key.clone()));
-    let error = chat.complete(asks("hello")).await.unwrap_err();
+    let error = chat.complete(chat_request("hello")).await.unwrap_err();
     let shown = format!("{error} {error:?} {with_key:?} {:?}", with_key.endpoint());
     assert!(!shown.contains("secret") && shown.contains("your key [key] is wrong"), "{shown}");
 }
@@ -158,7 +158,7 @@ async fn extra_fields_are_sent_and_nulls_take_fields_out() {
         e.extra.insert("max_tokens".to_owned(), serde_json::Value::Null);
         e.extra.insert("max_completion_tokens".to_owned(), 99.into());
     });
-    RemoteChat::new(client).complete(asks("hello")).await.unwrap();
+    RemoteChat::new(client).complete(chat_request("hello")).await.unwrap();
     let body = server.seen.bodies.lock().unwrap()[0].clone();
     assert!(body.get("max_tokens").is_none());
     assert_eq!(body["max_completion_tokens"], 99);

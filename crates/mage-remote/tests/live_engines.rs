@@ -57,9 +57,9 @@ impl Engines {
             adapter_base_name: self.model.display().to_string(),
             lora_rank: 8,
             seed: 7,
-            vocab_size: self.vocabulary,
+            vocab_size: self.vocab_size,
             max_seq_len: self.context,
-            adapters: adapters.to_owned(),
+            adapter_dir: adapters.to_owned(),
             tolerance: 1e-4,
             calibrate: false,
         }
@@ -69,9 +69,9 @@ impl Engines {
         let pool = VllmPool::new(VllmPoolSettings {
             servers: vec![self.vllm.clone()?],
             model: "tiny".to_owned(),
-            key: None,
+            api_key: None,
             max_in_flight: 64,
-            vocab_size: self.vocabulary,
+            vocab_size: self.vocab_size,
             max_seq_len: self.context,
             tolerance: 1e-4,
             keep_versions: 4,
@@ -118,7 +118,7 @@ fn the_server_is_what_its_backend_is_known_to_be() {
     assert!((found.scaled - 1.0).abs() < 1e-3, "{found:?}");
     settings.backend = TinkerBackend::Fsdp;
     let e = TinkerTrainer::connect(settings, None).err().unwrap().to_string();
-    assert!(e.contains("takes means over rows") && e.contains("tinker.backend"), "{e}");
+    assert!(e.contains("averages over sequences") && e.contains("tinker.backend"), "{e}");
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn a_policy_learns_is_sampled_and_goes_on_from_a_checkpoint() {
     let next = trainer.forward_backward(&rows(None), &ce).unwrap();
     trainer.optim_step(&step).unwrap();
     let e = runtime.block_on(sampler.sample(request.clone())).unwrap_err().to_string();
-    assert!(e.contains("in place of the ones in training"), "{e}");
+    assert!(e.contains("replace the weights in training"), "{e}");
     let later = trainer.forward_backward(&rows(None), &ce).unwrap();
     drop(trainer);
     let mut resumed = TinkerTrainer::connect(engines.settings(&dir.path().join("adapters")), None).unwrap();

@@ -3,11 +3,11 @@
 mod common;
 
 use common::{
-    listening,
+    capture_log,
     proxy::{Fault, Proxy},
     runtime,
-    tinker_double::{Double, Oddity},
-    tinker_script::{self as script, Came},
+    tinker_double::{Double, Misbehaviour},
+    tinker_script::{self as script, ScriptResult},
 };
 use mage_engine::{AdapterName, Loss, Objective, Sampler, Trainer, WeightVersion};
 use mage_remote::{StatusLog, TinkerTrainer};
@@ -20,15 +20,15 @@ use tokio::runtime::Runtime;
 /// The script with the faults before the double; what came, how many requests there were, and what was done to the weights.
 fn through(
     runtime: &Runtime,
-    oddity: Option<Oddity>,
+    misbehaviour: Option<Misbehaviour>,
     faults: Vec<Fault>,
-) -> (mage_engine::Result<Came>, usize, Vec<u64>, Vec<String>) {
-    let double = runtime.block_on(Double::start(oddity));
+) -> (mage_engine::Result<ScriptResult>, usize, Vec<u64>, Vec<String>) {
+    let double = runtime.block_on(Double::start(misbehaviour));
     let proxy = runtime.block_on(Proxy::start(double.address, faults));
-    let (notices, said) = listening();
+    let (notices, said) = capture_log();
     let dir = tempfile::tempdir().unwrap();
     let settings = script::settings(&format!("http://{}", proxy.address), dir.path(), notices);
-    let came = script::live(&settings, dir.path());
+    let came = script::run_script(&settings, dir.path());
     let history = double.world.lock().unwrap().last_history.clone();
     let said = said.lock().unwrap().clone();
     (came, proxy.requests.load(Ordering::SeqCst), history, said)
@@ -82,12 +82,12 @@ fn a_server_that_forgets_is_fed_and_nothing_is_trained_twice() {
     let whole = whole.unwrap();
     // Calibration computes ten things, on a model of its own; then come gradients and steps by turns.
     for after in 0..=19 {
-        let (came, _, done, said) = through(&runtime, Some(Oddity::ForgetsAfter(after)), Vec::new());
+        let (came, _, done, said) = through(&runtime, Some(Misbehaviour::ForgetsAfter(after)), Vec::new());
         let came = came.unwrap_or_else(|e| panic!("forgets after {after}: {e}"));
         assert_eq!((&came, &done), (&whole, &history), "forgets after {after}: {said:?}");
     }
-    let (_, _, _, said) = through(&runtime, Some(Oddity::ForgetsAfter(15)), Vec::new());
-    assert!(said.iter().any(|l| l.contains("no longer has the model") && l.contains("requests again")), "{said:?}");
+    let (_, _, _, said) = through(&runtime, Some(Misbehaviour::ForgetsAfter(15)), Vec::new());
+    assert!(said.iter().any(|l| l.contains("lost the model") && l.contains("requests")), "{said:?}");
 }
 
 #[test]
@@ -98,10 +98,10 @@ fn a_gradient_that_somebody_left_is_in_no_step_wherever_its_place_comes_free() {
     // The calibration's, which discards it; the trainer's, and the one that takes its first step once more; the resumed one's, the
     // one that the checkpoint is put into, and again the one that takes its first step once more.
     for at in 1..=6 {
-        let (came, _, done, said) = through(&runtime, Some(Oddity::LeavesGradient(at)), Vec::new());
+        let (came, _, done, said) = through(&runtime, Some(Misbehaviour::LeavesGradient(at)), Vec::new());
         let came = came.unwrap_or_else(|e| panic!("left to model {at}: {e}"));
         assert_eq!((&came, &done), (&whole, &history), "left to model {at}: {said:?}");
-        let told = said.iter().filter(|l| l.contains("has left its gradient behind")).count();
+        let told = said.iter().filter(|l| l.contains("left its gradient behind")).count();
         assert_eq!(told > 0, at > 1, "left to model {at}: {said:?}");
     }
 }
@@ -113,10 +113,10 @@ fn a_server_lost_at_any_sample_is_fed() {
     let whole = whole.unwrap();
     // Two publications and a resumption are each looked at by a sample, and one is asked for.
     for at in 0..4 {
-        let (came, _, done, said) = through(&runtime, Some(Oddity::ForgetsAtSample(at)), Vec::new());
+        let (came, _, done, said) = through(&runtime, Some(Misbehaviour::ForgetsAtSample(at)), Vec::new());
         let came = came.unwrap_or_else(|e| panic!("forgets at sample {at}: {e}"));
         assert_eq!((&came, &done), (&whole, &history), "forgets at sample {at}: {said:?}");
-        assert!(said.len() == 1 && said[0].contains("no longer has the model"), "{said:?}");
+        assert!(said.len() == 1 && said[0].contains("lost the model"), "{said:?}");
     }
 }
 
@@ -126,7 +126,7 @@ fn published(double: &Double, dir: &std::path::Path, notices: StatusLog) -> Tink
     settings.calibrate = false;
     let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
     for loss in [Loss::of(Objective::CrossEntropy), Loss::of(Objective::ppo(0.2, 0.3))] {
-        trainer.forward_backward(&script::rows(1.0), &loss).unwrap();
+        trainer.forward_backward(&script::batch(1.0), &loss).unwrap();
         trainer.optim_step(&script::step()).unwrap();
     }
     trainer.publish(&AdapterName::default()).unwrap();
@@ -138,11 +138,11 @@ fn many_who_sample_from_a_lost_server_have_it_fed_once() {
     let runtime = runtime();
     let whole = through(&runtime, None, Vec::new()).0.unwrap();
     let double = runtime.block_on(Double::start(None));
-    let (notices, said) = listening();
+    let (notices, said) = capture_log();
     let dir = tempfile::tempdir().unwrap();
     let mut trainer = published(&double, dir.path(), notices);
     let sampler = Arc::new(trainer.sampler().unwrap());
-    let ask_many = || {
+    let sample_many = || {
         runtime.block_on(async {
             let all: Vec<_> = (0..24)
                 .map(|_| {
@@ -157,21 +157,21 @@ fn many_who_sample_from_a_lost_server_have_it_fed_once() {
         });
     };
     let computed = || double.world.lock().unwrap().computed;
-    ask_many();
+    sample_many();
     let before = computed();
     double.world.lock().unwrap().forget_models();
-    ask_many();
+    sample_many();
     let lines = std::mem::take(&mut *said.lock().unwrap());
-    assert!(lines.len() == 1 && lines[0].contains("no longer has the model"), "{lines:?}");
+    assert!(lines.len() == 1 && lines[0].contains("lost the model"), "{lines:?}");
     assert_eq!(computed(), before, "one feeding, from the kept state");
     // The model is still there, and only the way to sample from it is lost.
     double.world.lock().unwrap().forget_sessions();
-    ask_many();
+    sample_many();
     let lines = std::mem::take(&mut *said.lock().unwrap());
-    assert!(lines.len() == 1 && lines[0].contains("no longer had policy@0 for sampling"), "{lines:?}");
+    assert!(lines.len() == 1 && lines[0].contains("lost policy@0 for sampling"), "{lines:?}");
     assert_eq!(computed(), before, "nothing is trained again");
     // Training goes on as if nothing had been.
-    let report = trainer.forward_backward(&script::rows(-1.0), &Loss::of(Objective::ppo(0.2, 0.3))).unwrap();
+    let report = trainer.forward_backward(&script::batch(-1.0), &Loss::of(Objective::ppo(0.2, 0.3))).unwrap();
     let stepped = trainer.optim_step(&script::step()).unwrap();
     assert_eq!((report.loss, stepped.grad_norm, stepped.steps), (whole.losses[2], whole.norms[2], 3));
 }
@@ -185,7 +185,7 @@ fn a_sample_that_cannot_be_read_is_asked_for_again() {
     let sampler = trainer.sampler().unwrap();
     for times in [1, 99] {
         let mut left = times;
-        double.meddled(move |path, _| {
+        double.override_responses(move |path, _| {
             let mine = path == "retrieve_future" && left > 0;
             left -= i32::from(mine);
             mine.then(|| (200, String::new()))
@@ -193,7 +193,7 @@ fn a_sample_that_cannot_be_read_is_asked_for_again() {
         let sampled = runtime.block_on(sampler.sample(script::request()));
         let e = sampled.err().map_or_else(String::new, |e| e.to_string());
         assert_eq!(times == 1, e.is_empty(), "{e}");
-        assert!(times == 1 || e.contains("unusable answer, 3 times: it has no sequences"), "{e}");
+        assert!(times == 1 || e.contains("invalid response, 3 times: the response has no sequences"), "{e}");
     }
 }
 
@@ -206,13 +206,13 @@ fn a_sampler_that_outlives_its_trainer_says_so() {
     let sampler = trainer.sampler().unwrap();
     drop(trainer);
     let e = runtime.block_on(sampler.sample(script::request())).unwrap_err().to_string();
-    assert!(e.contains("not loaded") && e.contains("whoever trained it has ended"), "{e}");
+    assert!(e.contains("not loaded") && e.contains("its trainer has been dropped"), "{e}");
 }
 
 #[test]
 fn other_weights_than_were_published_are_refused() {
-    let e = through(&runtime(), Some(Oddity::StaleSampler), Vec::new()).0.unwrap_err().to_string();
-    assert!(e.contains("it does not have policy@") && e.contains("log-probabilities of a fixed sequence"), "{e}");
+    let e = through(&runtime(), Some(Misbehaviour::StaleSampler), Vec::new()).0.unwrap_err().to_string();
+    assert!(e.contains("it does not have policy@") && e.contains("log-probs of the fingerprint sequence"), "{e}");
 }
 
 #[test]
@@ -231,8 +231,8 @@ fn a_sequence_number_used_by_somebody_else_is_final() {
     let (proxy, _trainer) = connect(Vec::new());
     let before = proxy.requests.load(Ordering::SeqCst);
     let (_proxy, mut trainer) = connect((0..before).map(|_| Fault::Pass).chain([conflict]).collect());
-    let e = trainer.forward_backward(&script::rows(1.0), &Loss::of(Objective::ppo(0.2, 0.3))).unwrap_err().to_string();
-    assert!(e.contains("forward_backward: ") && e.contains("reused") && e.contains("somebody else trains"), "{e}");
+    let e = trainer.forward_backward(&script::batch(1.0), &Loss::of(Objective::ppo(0.2, 0.3))).unwrap_err().to_string();
+    assert!(e.contains("forward_backward: ") && e.contains("reused") && e.contains("another process trains"), "{e}");
 }
 
 #[test]
@@ -242,14 +242,17 @@ fn what_happened_first_is_said_and_waiting_has_an_end() {
     let first = Fault::reply(503, "{\"detail\": \"the engine fell over\"}");
     let faults = [first].into_iter().chain((0..500).map(|_| Fault::Reset));
     let proxy = runtime.block_on(Proxy::start(double.address, faults));
-    let (notices, said) = listening();
+    let (notices, said) = capture_log();
     let dir = tempfile::tempdir().unwrap();
     let mut settings = script::settings(&format!("http://{}", proxy.address), dir.path(), notices);
     settings.server.timeouts.outage = Duration::from_millis(1500);
     let e = TinkerTrainer::connect(settings, None).err().unwrap().to_string();
-    assert!(e.contains("the engine fell over; at last: ") && e.contains("waited 2 s"), "{e}");
+    assert!(e.contains("the engine fell over; last: ") && e.contains("waited 2 s"), "{e}");
     let said = said.lock().unwrap();
-    assert!(said.len() == 1 && said[0].contains("does not answer") && said[0].contains("waiting for it"), "{said:?}");
+    assert!(
+        said.len() == 1 && said[0].contains("is unreachable") && said[0].contains("retrying for up to"),
+        "{said:?}"
+    );
 }
 
 #[test]
@@ -266,7 +269,7 @@ fn the_server_keeps_what_somebody_may_ask_for_and_no_more() {
     let mut trainer = TinkerTrainer::connect(settings.clone(), None).unwrap();
     let policy = AdapterName::default();
     let learn = |trainer: &mut TinkerTrainer, advantage: f32, loss: &Loss| {
-        trainer.forward_backward(&script::rows(advantage), loss).unwrap();
+        trainer.forward_backward(&script::batch(advantage), loss).unwrap();
         trainer.optim_step(&script::step()).unwrap();
     };
     let (imitate, ppo) = (Loss::of(Objective::CrossEntropy), Loss::of(Objective::ppo(0.2, 0.3)));

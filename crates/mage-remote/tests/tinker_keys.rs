@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{listening, runtime, tinker_double::Double, tinker_script as script};
+use common::{capture_log, runtime, tinker_double::Double, tinker_script as script};
 use mage_engine::Trainer;
 use mage_remote::{ApiKey, StatusLog, TinkerTrainer};
 use serde_json::json;
@@ -28,19 +28,19 @@ fn no_answer_brings_the_key_to_light() {
     let all = [
         ("client/config", 403, secret.clone(), "403"),
         ("client/config", 403, long, "403"),
-        ("client/config", 200, secret.clone(), "unusable answer"),
+        ("client/config", 200, secret.clone(), "invalid response"),
         ("get_server_capabilities", 500, secret.clone(), "500"),
         (
             "get_server_capabilities",
             200,
             said(json!({"supported_models": [{"model_name": secret}]})),
-            "it has [key], not",
+            "the server offers [key], not",
         ),
         (
             "get_server_capabilities",
             200,
             format!(r#"{{"supported_models": [{{"model_name": "{escaped}"}}]}}"#),
-            "it has [key], not",
+            "the server offers [key], not",
         ),
         (
             "create_session",
@@ -48,8 +48,8 @@ fn no_answer_brings_the_key_to_light() {
             said(json!({"session_id": "s", "error_message": format!("no: {secret}")})),
             "no: [key]",
         ),
-        ("create_session", 200, said(json!({"session_id": {"is": secret}})), "a session without an id"),
-        ("create_model", 200, said(json!({"model_id": "m", "request_id": {secret.clone(): 1}})), "creating a model"),
+        ("create_session", 200, said(json!({"session_id": {"is": secret}})), "no session id in the response"),
+        ("create_model", 200, said(json!({"model_id": "m", "request_id": {secret.clone(): 1}})), "create_model"),
         ("create_model", 200, format!("\"{secret}\""), "invalid type: string \"[key]\""),
         ("create_model", 200, format!("\"{escaped}\""), "invalid type: string \"[key]\""),
         ("create_model", 400, said(json!({"detail": secret})), "[key]"),
@@ -67,8 +67,8 @@ fn no_answer_brings_the_key_to_light() {
                 let (on, body) = (*path, body.clone());
                 let again = body.clone();
                 let status = *status;
-                double.meddled(move |path, _| (path == on).then(|| (status, body.clone())));
-                let (notices, lines) = listening();
+                double.override_responses(move |path, _| (path == on).then(|| (status, body.clone())));
+                let (notices, lines) = capture_log();
                 let dir = tempfile::tempdir().unwrap();
                 let mut settings = script::settings(&double.url(), dir.path(), notices);
                 settings.server.key = Some(key);
@@ -91,22 +91,22 @@ fn a_line_about_a_lost_model_is_without_the_key() {
     let runtime = runtime();
     let (key, secret) = (ApiKey::from_env(VARIABLE).unwrap().unwrap(), std::env::var(VARIABLE).unwrap());
     let double = runtime.block_on(Double::start(None));
-    let (notices, lines) = listening();
+    let (notices, lines) = capture_log();
     let dir = tempfile::tempdir().unwrap();
     let mut settings = script::settings(&double.url(), dir.path(), notices);
     settings.server.key = Some(key);
     settings.calibrate = false;
     let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
     let mut left = 1;
-    double.meddled(move |path, _| {
+    double.override_responses(move |path, _| {
         let mine = path == "retrieve_future" && left > 0;
         left -= i32::from(mine);
         mine.then(|| (400, format!("Model {secret} not loaded")))
     });
     let loss = mage_engine::Loss::of(mage_engine::Objective::CrossEntropy);
-    trainer.forward_backward(&script::rows(1.0), &loss).unwrap();
+    trainer.forward_backward(&script::batch(1.0), &loss).unwrap();
     let lines = lines.lock().unwrap();
-    assert!(lines.len() == 1 && lines[0].contains("no longer has the model (Model [key] not loaded)"), "{lines:?}");
+    assert!(lines.len() == 1 && lines[0].contains("lost the model (Model [key] not loaded)"), "{lines:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -114,7 +114,7 @@ async fn that_a_key_can_be_read_on_the_way_is_said_before_it_is_sent() {
     let double = Double::start(None).await;
     let requests = Arc::<AtomicUsize>::default();
     let count = Arc::clone(&requests);
-    double.meddled(move |_, _| {
+    double.override_responses(move |_, _| {
         count.fetch_add(1, Ordering::SeqCst);
         None
     });
@@ -129,6 +129,9 @@ async fn that_a_key_can_be_read_on_the_way_is_said_before_it_is_sent() {
     server.key = ApiKey::from_env(VARIABLE).unwrap();
     server.probe(Duration::from_secs(5)).await.unwrap();
     let said = said.lock().unwrap();
-    assert!(said.len() == 1 && said[0].0.contains("gets its key over http") && said[0].1 == 0, "{said:?}");
+    assert!(
+        said.len() == 1 && said[0].0.contains("receives its API key over unencrypted http") && said[0].1 == 0,
+        "{said:?}"
+    );
     assert!(requests.load(Ordering::SeqCst) > 0);
 }

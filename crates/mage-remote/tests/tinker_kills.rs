@@ -39,7 +39,7 @@ fn checkpoints(run: &Path) -> Vec<usize> {
 
 /// A run from its newest checkpoint to its end, or to its death. Checkpoints are made as run directories make them: written beside,
 /// put in place at once, and only then are older ones removed.
-fn live(settings: &TinkerSettings, run: &Path, numbers: &mut Numbers) -> mage_engine::Result<()> {
+fn run_updates(settings: &TinkerSettings, run: &Path, numbers: &mut Numbers) -> mage_engine::Result<()> {
     let mut trainer = TinkerTrainer::connect(settings.clone(), None)?;
     let mut done = 0;
     if let Some(newest) = checkpoints(run).last() {
@@ -49,7 +49,7 @@ fn live(settings: &TinkerSettings, run: &Path, numbers: &mut Numbers) -> mage_en
     let (imitate, ppo) = (Loss::of(Objective::CrossEntropy), Loss::of(Objective::ppo(0.2, 0.3)));
     while done < UPDATES {
         let (advantage, loss) = [(1.0, &imitate), (1.0, &ppo), (-1.0, &ppo), (0.5, &ppo)][done];
-        let report = trainer.forward_backward(&script::rows(advantage), loss)?;
+        let report = trainer.forward_backward(&script::batch(advantage), loss)?;
         let stepped = trainer.optim_step(&script::step())?;
         done += 1;
         assert_eq!(stepped.steps, done as u64);
@@ -83,13 +83,13 @@ fn through(runtime: &Runtime, faults: Vec<Fault>) -> (Numbers, usize, Vec<u64>) 
     // However busy this machine is, it dies of the faults and of nothing else.
     settings.server.timeouts.attempt = Duration::from_secs(20);
     let mut numbers = Numbers::new();
-    let died = live(&settings, &run, &mut numbers).is_err();
+    let died = run_updates(&settings, &run, &mut numbers).is_err();
     let requests = proxy.requests.load(Ordering::SeqCst);
     if died {
         // Its session has expired, and its place is the next one's, with whatever lies there.
         double.world.lock().unwrap().expire_models();
         settings.server.url = double.url();
-        live(&settings, &run, &mut numbers).unwrap_or_else(|e| panic!("killed at request {requests}: {e}"));
+        run_updates(&settings, &run, &mut numbers).unwrap_or_else(|e| panic!("killed at request {requests}: {e}"));
     }
     let world = double.world.lock().unwrap();
     let kept = world.saved.keys().filter(|path| path.contains("/weights/")).count();

@@ -7,7 +7,7 @@ use common::{
     tinker_double::Double,
     tinker_script as script,
     vllm_double::Vllm,
-    vllm_script::{hasty, names, settings as pool_settings},
+    vllm_script::{names, settings as pool_settings, short_attempts},
 };
 use mage_engine::{AdapterName, Trainer};
 use mage_remote::{StatusLog, TinkerTrainer, VllmPool, VllmPoolSettings};
@@ -29,13 +29,13 @@ fn an_adapter_is_fetched_once_however_many_want_it() {
     let mut settings = script::settings(&double.url(), &adapters, StatusLog::default());
     settings.calibrate = false;
     // It takes any numbers for the trainer's: doubles of engines know nothing of each other.
-    let trusting = VllmPoolSettings { tolerance: 1e3, ..pool_settings(vec![vllm.url()], hasty(), 64).0 };
+    let trusting = VllmPoolSettings { tolerance: 1e3, ..pool_settings(vec![vllm.url()], short_attempts(), 64).0 };
     let pool = Arc::new(VllmPool::new(trusting).unwrap());
     let mut trainer = TinkerTrainer::connect(settings, Some(pool)).unwrap();
-    script::learn_three(&mut trainer);
+    script::train_three_steps(&mut trainer);
     let fetched = Arc::<AtomicUsize>::default();
     let count = Arc::clone(&fetched);
-    double.meddled(move |path, _| {
+    double.override_responses(move |path, _| {
         count.fetch_add(usize::from(path.ends_with("/download")), Ordering::SeqCst);
         None
     });

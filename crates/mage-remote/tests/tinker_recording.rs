@@ -20,7 +20,7 @@ fn record_the_script() {
     let mut settings = script::settings(&format!("http://{address}"), dir.path(), StatusLog::default());
     settings.server.timeouts.attempt = std::time::Duration::from_secs(60);
     settings.server.timeouts.operation = std::time::Duration::from_secs(300);
-    let came = script::live(&settings, dir.path()).unwrap();
+    let came = script::run_script(&settings, dir.path()).unwrap();
     eprintln!("{came:?}");
     let lines: Vec<String> = kept
         .lock()

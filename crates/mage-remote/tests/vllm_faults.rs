@@ -6,7 +6,8 @@ use common::{
     proxy::{Fault, Proxy},
     vllm_double::{Vllm, rule},
     vllm_script::{
-        all_are_back, ask_many, fingerprint, hasty, names, policy, pool, pool_at, pool_waiting, request, wait_until,
+        fingerprint, names, policy, pool, pool_at, pool_with_timeouts, request, sample_many, short_attempts,
+        wait_until, wait_until_all_healthy,
     },
 };
 use mage_engine::Sampler;
@@ -35,7 +36,7 @@ async fn trouble_that_passes_during_a_push_is_no_reason_to_stop() {
         tokio::spawn(async move {
             let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
             let proxy = Proxy::start_before(two.address, path, [fault.clone()]).await;
-            let (pool, said) = pool_at(vec![one.url(), proxy.url()], hasty(), 64);
+            let (pool, said) = pool_at(vec![one.url(), proxy.url()], short_attempts(), 64);
             pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
             assert!(pool.servers().iter().all(|s| s.healthy), "{path} {fault:?}: {said:?}");
             assert_eq!((names(&one), names(&two)), (vec!["policy@0".to_owned()], vec!["policy@0".to_owned()]));
@@ -60,13 +61,13 @@ async fn trouble_that_stays_during_a_push_puts_one_server_away_until_it_passes()
         tokio::spawn(async move {
             let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
             let proxy = Proxy::start_before(two.address, path, vec![fault.clone(); 4]).await;
-            let (pool, said) = pool_at(vec![one.url(), proxy.url()], hasty(), 64);
+            let (pool, said) = pool_at(vec![one.url(), proxy.url()], short_attempts(), 64);
             pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
             let up: Vec<bool> = pool.servers().iter().map(|s| s.healthy).collect();
             assert_eq!(up, [true, false], "{path} {fault:?}: {said:?}");
-            assert_eq!(ask_many(&pool, 8).await, (0..8).collect::<Vec<u32>>());
+            assert_eq!(sample_many(&pool, 8).await, (0..8).collect::<Vec<u32>>());
             let lines = said.lock().unwrap().clone();
-            assert!(lines.len() == 1 && lines[0].starts_with(&proxy.url()) && lines[0].contains("when it is back"));
+            assert!(lines.len() == 1 && lines[0].starts_with(&proxy.url()) && lines[0].contains("when it recovers"));
             // It has passed: the server is given both.
             pool.push_adapter(&policy(1), Path::new("/somewhere"), &fingerprint()).await.unwrap();
             wait_until(|| pool.servers().iter().all(|s| s.healthy)).await;
@@ -85,7 +86,7 @@ async fn what_a_server_will_never_take_is_refused_at_once() {
     let server = Vllm::start(Duration::ZERO).await;
     let proxy =
         Proxy::start_before(server.address, "/v1/load_lora_adapter", [Fault::reply(400, "rank too large")]).await;
-    let (pool, _) = pool_at(vec![proxy.url()], hasty(), 64);
+    let (pool, _) = pool_at(vec![proxy.url()], short_attempts(), 64);
     let e = pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap_err().to_string();
     assert!(e.contains(&proxy.url()) && e.contains("rank too large"), "{e}");
 }
@@ -96,11 +97,14 @@ async fn a_server_that_finds_no_adapter_or_no_way_to_load_one_is_refused_with_wh
     let unseen = "Loading lora policy@0 failed: No adapter found for /somewhere";
     let hints = [
         (r#"{"detail":"Not Found"}"#, "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"),
-        (unseen, "does it see /somewhere under the same path, and may it read it? Set vllm.adapter_dir to a folder"),
+        (
+            unseen,
+            "the server must see /somewhere under the same path and be able to read it; set vllm.adapter_dir to a directory",
+        ),
     ];
     for (said, hint) in hints {
         let proxy = Proxy::start_before(server.address, "/v1/load_lora_adapter", [Fault::reply(404, said)]).await;
-        let (pool, _) = pool_at(vec![proxy.url()], hasty(), 64);
+        let (pool, _) = pool_at(vec![proxy.url()], short_attempts(), 64);
         let e = pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap_err().to_string();
         assert!(e.contains(hint), "{e}");
     }
@@ -109,7 +113,7 @@ async fn a_server_that_finds_no_adapter_or_no_way_to_load_one_is_refused_with_wh
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_back_is_rid_of_what_was_let_go_of_meanwhile() {
     let (one, other) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
-    let (pool, _) = pool_at(vec![one.url(), other.url()], hasty(), 64);
+    let (pool, _) = pool_at(vec![one.url(), other.url()], short_attempts(), 64);
     pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
     let ours = other.seen.adapters.lock().unwrap().keys().next().unwrap().clone();
     // As after a push that failed while it was away; and somebody else's.
@@ -117,7 +121,7 @@ async fn a_server_that_is_back_is_rid_of_what_was_let_go_of_meanwhile() {
         (format!("policy@1.{}-2", &ours[ours.find('.').unwrap() + 1..ours.len() - 2]), "policy@1.0123abcd-2");
     other.seen.adapters.lock().unwrap().extend([left.as_str(), theirs].map(|n| (n.to_owned(), "/gone".to_owned())));
     pool.undrain(&other.url()).unwrap();
-    all_are_back(&pool).await;
+    wait_until_all_healthy(&pool).await;
     let mut there: Vec<String> = other.seen.adapters.lock().unwrap().keys().cloned().collect();
     there.sort();
     let mut kept = [ours, theirs.to_owned()];
@@ -128,27 +132,27 @@ async fn a_server_that_is_back_is_rid_of_what_was_let_go_of_meanwhile() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_returned_server_that_hangs_while_it_is_fed_holds_up_nobody() {
     let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
-    let (pool, said) = pool_waiting(&[&one, &two], hasty());
+    let (pool, said) = pool_with_timeouts(&[&one, &two], short_attempts());
     pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
     let address = two.address;
     drop(two);
-    ask_many(&pool, 20).await;
+    sample_many(&pool, 20).await;
     let two = Vllm::start_at(address, Duration::ZERO).await;
     // Its loads wait for somebody who never comes.
-    *two.seen.together.lock().unwrap() = Some(Arc::new(tokio::sync::Barrier::new(2)));
+    *two.seen.load_barrier.lock().unwrap() = Some(Arc::new(tokio::sync::Barrier::new(2)));
     let work = async {
         for version in 1..4 {
             pool.push_adapter(&policy(version), Path::new("/somewhere"), &fingerprint()).await.unwrap();
-            assert_eq!(ask_many(&pool, 8).await, (0..8).collect::<Vec<u32>>());
+            assert_eq!(sample_many(&pool, 8).await, (0..8).collect::<Vec<u32>>());
         }
     };
     tokio::time::timeout(Duration::from_secs(30), work).await.expect("the other does the work");
     assert_eq!(names(&one), ["policy@2", "policy@3"]);
-    let fed = format!("{} is back, and is still being given", two.url());
+    let fed = format!("{} is available again; still pushing", two.url());
     wait_until(|| said.lock().unwrap().iter().any(|l| l.starts_with(&fed))).await;
     // Once it does what it is asked, it has all that is wanted by now, and nothing else.
-    *two.seen.together.lock().unwrap() = None;
-    all_are_back(&pool).await;
+    *two.seen.load_barrier.lock().unwrap() = None;
+    wait_until_all_healthy(&pool).await;
     assert_eq!(names(&two), ["policy@2", "policy@3"], "{said:?}");
     let lines = said.lock().unwrap().clone();
     assert_eq!(lines.iter().filter(|l| l.starts_with(&fed)).count(), 1, "{lines:?}");
@@ -161,17 +165,17 @@ async fn a_server_that_comes_back_during_a_push_takes_it_too_and_stays() {
     pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
     let address = two.address;
     drop(two);
-    ask_many(&pool, 20).await;
+    sample_many(&pool, 20).await;
     // The push stands still at the first until the second is back and fed.
     let still = Arc::new(tokio::sync::Barrier::new(2));
-    *one.seen.together.lock().unwrap() = Some(Arc::clone(&still));
+    *one.seen.load_barrier.lock().unwrap() = Some(Arc::clone(&still));
     let push = tokio::spawn({
         let pool = Arc::clone(&pool);
         async move { pool.push_adapter(&policy(1), Path::new("/somewhere"), &fingerprint()).await }
     });
     let two = Vllm::start_at(address, Duration::ZERO).await;
-    all_are_back(&pool).await;
-    *one.seen.together.lock().unwrap() = None;
+    wait_until_all_healthy(&pool).await;
+    *one.seen.load_barrier.lock().unwrap() = None;
     tokio::time::timeout(Duration::from_secs(30), still.wait()).await.expect("the push stands there");
     push.await.unwrap().unwrap();
     assert!(pool.servers().iter().all(|s| s.healthy), "{said:?}");
@@ -181,11 +185,12 @@ async fn a_server_that_comes_back_during_a_push_takes_it_too_and_stays() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_stopped_with_open_connections_is_done_without() {
     let (one, two) = (Vllm::start(Duration::from_millis(50)).await, Vllm::start(Duration::from_millis(50)).await);
-    let (pool, said) = pool_waiting(&[&one, &two], hasty());
+    let (pool, said) = pool_with_timeouts(&[&one, &two], short_attempts());
     pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
     two.seen.stopped.store(true, Ordering::SeqCst);
     // Half of them go to it.
-    let answers = tokio::time::timeout(Duration::from_secs(30), ask_many(&pool, 40)).await.expect("they go elsewhere");
+    let answers =
+        tokio::time::timeout(Duration::from_secs(30), sample_many(&pool, 40)).await.expect("they go elsewhere");
     assert_eq!(answers, (0..40).map(|i| i % 16).collect::<Vec<u32>>(), "each once");
     let lines = said.lock().unwrap().clone();
     assert!(lines.len() == 1 && lines[0].starts_with(&two.url()) && lines[0].contains("/health"), "{lines:?}");
@@ -195,11 +200,11 @@ async fn a_server_that_is_stopped_with_open_connections_is_done_without() {
 #[tokio::test(flavor = "multi_thread")]
 async fn each_server_gets_as_many_requests_at_once_as_it_may() {
     let (one, two) = (Vllm::start(Duration::from_millis(20)).await, Vllm::start(Duration::from_millis(20)).await);
-    let (pool, _) = pool_at(vec![one.url(), two.url()], hasty(), 3);
+    let (pool, _) = pool_at(vec![one.url(), two.url()], short_attempts(), 3);
     pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
-    ask_many(&pool, 60).await;
+    sample_many(&pool, 60).await;
     drop(two);
-    ask_many(&pool, 60).await;
+    sample_many(&pool, 60).await;
     assert_eq!(one.seen.peak.load(Ordering::SeqCst), 3, "the dead one's are not its");
 }
 
@@ -209,7 +214,7 @@ async fn an_answer_with_tokens_that_do_not_exist_is_asked_for_elsewhere() {
     let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
     let always = || vec![Fault::reply(200, nonsense); 100];
     let proxy = Proxy::start_before(two.address, "/v1/completions", always()).await;
-    let (pool, said) = pool_at(vec![one.url(), proxy.url()], hasty(), 64);
+    let (pool, said) = pool_at(vec![one.url(), proxy.url()], short_attempts(), 64);
     for i in 0..30 {
         assert_eq!(pool.sample(request(i, "base")).await.unwrap().tokens, [i as u32 % 16]);
     }
@@ -222,18 +227,18 @@ async fn an_answer_with_tokens_that_do_not_exist_is_asked_for_elsewhere() {
 async fn a_server_that_is_well_until_it_is_asked_is_told_about_once() {
     let server = Vllm::start(Duration::ZERO).await;
     let proxy = Proxy::start_before(server.address, "/v1/completions", vec![Fault::Reset; 1000]).await;
-    let (pool, said) = pool_at(vec![proxy.url()], Timeouts { outage: Duration::from_secs(6), ..hasty() }, 64);
+    let (pool, said) = pool_at(vec![proxy.url()], Timeouts { outage: Duration::from_secs(6), ..short_attempts() }, 64);
     let e = pool.sample(request(0, "base")).await.unwrap_err().to_string();
-    assert!(e.contains(&proxy.url()) && e.contains("no server for 6 s"), "{e}");
+    assert!(e.contains(&proxy.url()) && e.contains("no server available for 6 s"), "{e}");
     let lines = said.lock().unwrap().clone();
     assert_eq!(lines.len(), 3, "away, back, and again: {lines:?}");
-    assert!(lines[2].contains("less and less often"), "{lines:?}");
+    assert!(lines[2].contains("probing it less often"), "{lines:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_started_anew_after_whole_weights_were_pushed_gets_them_again() {
     let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
-    let (pool, said) = pool_waiting(&[&one, &two], hasty());
+    let (pool, said) = pool_with_timeouts(&[&one, &two], short_attempts());
     pool.push_weights(Path::new("/model"), &fingerprint()).await.unwrap();
     let address = two.address;
     drop(two);
@@ -254,10 +259,10 @@ async fn a_server_started_anew_after_whole_weights_were_pushed_gets_them_again()
     let two = Vllm::start_at(address, Duration::ZERO).await;
     *two.seen.stale.lock().unwrap() = 0.01;
     two.seen.reloads.store(true, Ordering::SeqCst);
-    tokio::time::sleep(hasty().attempt * 2).await;
+    tokio::time::sleep(short_attempts().attempt * 2).await;
     let sample = pool.sample(request(5, "base")).await.unwrap();
     assert_eq!((sample.tokens, sample.logprobs), (vec![5], vec![rule(3, 5)]), "{said:?}");
-    let again = |l: &&String| l.contains("no longer has the weights of /model");
+    let again = |l: &&String| l.contains("lost the weights of /model");
     assert_eq!(said.lock().unwrap().iter().filter(again).count(), 2, "once for each time: {said:?}");
 }
 
@@ -265,7 +270,7 @@ async fn a_server_started_anew_after_whole_weights_were_pushed_gets_them_again()
 async fn trouble_that_passes_while_whole_weights_are_pushed_leaves_nobody_drained() {
     let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
     let proxy = Proxy::start_before(two.address, "/collective_rpc", vec![Fault::reply(500, "broken"); 4]).await;
-    let (pool, said) = pool_at(vec![one.url(), proxy.url()], hasty(), 64);
+    let (pool, said) = pool_at(vec![one.url(), proxy.url()], short_attempts(), 64);
     pool.push_weights(Path::new("/model"), &fingerprint()).await.unwrap();
     let states = pool.servers();
     assert!(states.iter().all(|s| !s.draining) && states[0].healthy && !states[1].healthy, "{states:?}");
@@ -278,13 +283,13 @@ async fn trouble_that_passes_while_whole_weights_are_pushed_leaves_nobody_draine
 async fn servers_that_are_back_are_fed_side_by_side() {
     let start = || Vllm::start(Duration::ZERO);
     let (one, two, three) = (start().await, start().await, start().await);
-    let (pool, said) = pool_waiting(&[&one, &two, &three], hasty());
+    let (pool, said) = pool_with_timeouts(&[&one, &two, &three], short_attempts());
     pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
     let addresses = [two.address, three.address];
     drop((two, three));
     let missed = async {
         while pool.servers().iter().filter(|s| s.healthy).count() > 1 {
-            ask_many(&pool, 20).await;
+            sample_many(&pool, 20).await;
         }
     };
     tokio::time::timeout(Duration::from_secs(60), missed).await.expect("both are missed");
@@ -293,7 +298,7 @@ async fn servers_that_are_back_are_fed_side_by_side() {
     let mut back = Vec::new();
     for address in addresses {
         let server = Vllm::start_at(address, Duration::ZERO).await;
-        *server.seen.together.lock().unwrap() = Some(Arc::clone(&together));
+        *server.seen.load_barrier.lock().unwrap() = Some(Arc::clone(&together));
         back.push(server);
     }
     pool.push_adapter(&policy(1), Path::new("/somewhere"), &fingerprint()).await.unwrap();

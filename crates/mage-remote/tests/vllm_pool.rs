@@ -4,7 +4,7 @@ mod common;
 
 use common::{
     vllm_double::Vllm,
-    vllm_script::{ask_many, fingerprint, names, policy, pool, pool_waiting, pool_with, request, wait_until},
+    vllm_script::{fingerprint, names, policy, pool, pool_with, pool_with_timeouts, request, sample_many, wait_until},
 };
 use mage_engine::{SampleRequest, Sampler, ScoreRequest};
 use mage_remote::Timeouts;
@@ -57,7 +57,7 @@ async fn versions_are_names_and_old_ones_stay_for_opponents() {
     assert_eq!(pool.sample(request(0, "policy")).await.unwrap().weights, policy(3));
     assert_eq!(pool.sample(request(0, "policy@2")).await.unwrap().weights, policy(2));
     let e = pool.sample(request(0, "policy@1")).await.unwrap_err().to_string();
-    assert!(e.contains("there is base@0, policy@2, policy@3"), "{e}");
+    assert!(e.contains("available: base@0, policy@2, policy@3"), "{e}");
     // Going on from a checkpoint: the same version again, under a name that no cache knows.
     let before = server.seen.adapters.lock().unwrap().clone();
     pool.push_adapter(&policy(3), Path::new("/elsewhere"), &fingerprint()).await.unwrap();
@@ -97,20 +97,20 @@ async fn a_server_that_dies_is_done_without_and_fed_when_it_is_back() {
         two.address,
         tokio::spawn({
             let pool = Arc::clone(&pool);
-            async move { ask_many(&pool, 1000).await }
+            async move { sample_many(&pool, 1000).await }
         }),
     );
     // In the middle: it has done some, and many are left.
     wait_until(|| two.seen.requests.load(Ordering::SeqCst) >= 64).await;
     drop(two);
     assert_eq!(work.await.unwrap().len(), 1000, "all were answered by the other");
-    assert!(said.lock().unwrap().iter().any(|l| l.contains("does not answer")), "{:?}", said.lock().unwrap());
+    assert!(said.lock().unwrap().iter().any(|l| l.contains("is unreachable")), "{:?}", said.lock().unwrap());
     // Now the other goes too, and the first comes back with nothing.
     let again = Vllm::start_at(address, Duration::ZERO).await;
     drop(one);
-    assert_eq!(ask_many(&pool, 10).await.len(), 10);
+    assert_eq!(sample_many(&pool, 10).await.len(), 10);
     let said = said.lock().unwrap().clone();
-    assert!(said.iter().any(|l| l.contains("is back, 1 adapters were given to it again")), "{said:?}");
+    assert!(said.iter().any(|l| l.contains("is available again, pushed 1 adapters again")), "{said:?}");
     assert_eq!(again.seen.adapters.lock().unwrap().len(), 1, "it was fed");
 }
 
@@ -121,7 +121,7 @@ async fn a_push_goes_to_all_servers_at_once() {
     // Each holds its answer to a load until all have been asked to.
     let together = Arc::new(tokio::sync::Barrier::new(servers.len()));
     for server in &servers {
-        *server.seen.together.lock().unwrap() = Some(Arc::clone(&together));
+        *server.seen.load_barrier.lock().unwrap() = Some(Arc::clone(&together));
     }
     let (pool, said) = pool(&servers.iter().collect::<Vec<_>>());
     pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
@@ -138,14 +138,14 @@ async fn a_server_that_is_back_works_again_beside_the_others() {
     pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
     let address = two.address;
     drop(two);
-    ask_many(&pool, 20).await;
+    sample_many(&pool, 20).await;
     assert_eq!(pool.servers().iter().filter(|s| s.healthy).count(), 1);
     let two = Vllm::start_at(address, Duration::ZERO).await;
     // The next push finds it, and gives it what it missed.
     pool.push_adapter(&policy(1), Path::new("/somewhere"), &fingerprint()).await.unwrap();
     assert_eq!(pool.servers().iter().filter(|s| s.healthy).count(), 2, "{said:?}");
     assert_eq!(names(&two), ["policy@0", "policy@1"]);
-    ask_many(&pool, 20).await;
+    sample_many(&pool, 20).await;
     assert!(two.seen.requests.load(Ordering::SeqCst) > 2 * 23, "more than fingerprints");
 }
 
@@ -156,7 +156,7 @@ async fn a_server_that_is_back_with_other_numbers_under_our_name_gets_no_request
     pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
     let (address, adapters) = (two.address, two.seen.adapters.lock().unwrap().clone());
     drop(two);
-    ask_many(&pool, 20).await;
+    sample_many(&pool, 20).await;
     // It lists the name, as one whose network broke would, but not with these numbers.
     let two = Vllm::start_at(address, Duration::ZERO).await;
     *two.seen.adapters.lock().unwrap() = adapters;
@@ -173,7 +173,7 @@ async fn a_server_that_is_back_with_other_numbers_under_our_name_gets_no_request
     assert!(e.contains(&two.url()) && e.contains("it does not have policy@1"), "{e}");
     // With the right numbers it is what it was, and lacks one of the two that are kept.
     *two.seen.stale.lock().unwrap() = 0.0;
-    assert_eq!(ask_many(&pool, 3).await.len(), 3);
+    assert_eq!(sample_many(&pool, 3).await.len(), 3);
     assert!(names(&two).contains(&"policy@2".to_owned()));
 }
 
@@ -182,7 +182,7 @@ async fn a_dead_server_holds_up_no_push() {
     let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
     // RequestLimits that outlasts the test: whoever is waited for ends it.
     let hour = Duration::from_secs(3600);
-    let (pool, said) = pool_waiting(&[&one, &two], Timeouts { attempt: hour, outage: hour, operation: hour });
+    let (pool, said) = pool_with_timeouts(&[&one, &two], Timeouts { attempt: hour, outage: hour, operation: hour });
     let address = two.address;
     drop(two);
     let pushes = async {
@@ -194,14 +194,15 @@ async fn a_dead_server_holds_up_no_push() {
     assert_eq!(names(&one), ["policy@1", "policy@2"]);
     let lines = said.lock().unwrap().clone();
     let dead = format!("http://{address}");
-    assert!(lines.len() == 1 && lines[0].starts_with(&dead) && lines[0].contains("when it is back"), "{lines:?}");
+    assert!(lines.len() == 1 && lines[0].starts_with(&dead) && lines[0].contains("when it recovers"), "{lines:?}");
     // With nobody there, somebody is waited for.
     drop(one);
     let push = tokio::spawn({
         let pool = Arc::clone(&pool);
         async move { pool.push_adapter(&policy(3), Path::new("/somewhere"), &fingerprint()).await }
     });
-    wait_until(|| push.is_finished() || said.lock().unwrap().iter().any(|l| l.contains("waiting, up to 3600 s"))).await;
+    wait_until(|| push.is_finished() || said.lock().unwrap().iter().any(|l| l.contains("retrying for up to 3600 s")))
+        .await;
     assert!(!push.is_finished());
     let two = Vllm::start_at(address, Duration::ZERO).await;
     tokio::time::timeout(Duration::from_secs(60), push).await.expect("it is pushed").unwrap().unwrap();
@@ -215,19 +216,19 @@ async fn a_drained_server_gets_nothing_new() {
     pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
     let work = tokio::spawn({
         let pool = Arc::clone(&pool);
-        async move { ask_many(&pool, 40).await }
+        async move { sample_many(&pool, 40).await }
     });
     tokio::time::sleep(Duration::from_millis(20)).await;
     pool.drain(&two.url()).await.unwrap();
     let before = two.seen.requests.load(Ordering::SeqCst);
     assert_eq!((work.await.unwrap().len(), two.seen.now.load(Ordering::SeqCst)), (40, 0));
-    ask_many(&pool, 10).await;
+    sample_many(&pool, 10).await;
     assert_eq!(two.seen.requests.load(Ordering::SeqCst), before);
     pool.undrain(&two.url()).unwrap();
-    ask_many(&pool, 60).await;
+    sample_many(&pool, 60).await;
     // It is looked at when somebody needs it: while the first is drained.
     pool.drain(&one.url()).await.unwrap();
-    ask_many(&pool, 10).await;
+    sample_many(&pool, 10).await;
     assert!(two.seen.requests.load(Ordering::SeqCst) > before);
     assert!(pool.drain("http://127.0.0.1:1").await.is_err());
 }

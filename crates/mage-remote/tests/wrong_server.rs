@@ -11,7 +11,7 @@ fn pool(servers: Vec<String>) -> mage_engine::Result<VllmPool> {
     VllmPool::new(VllmPoolSettings {
         servers,
         model: "tiny".to_owned(),
-        key: None,
+        api_key: None,
         max_in_flight: 4,
         vocab_size: 16,
         max_seq_len: 256,
@@ -30,7 +30,7 @@ fn a_vllm_server_in_a_tinker_servers_place_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let settings = script::settings(&vllm.url(), dir.path(), StatusLog::default());
     let e = TinkerTrainer::connect(settings, None).err().unwrap().to_string();
-    assert!(e.contains("it looks like a vLLM server") && e.contains("vllm.servers"), "{e}");
+    assert!(e.contains("this looks like a vLLM server") && e.contains("vllm.servers"), "{e}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -42,7 +42,7 @@ async fn a_tinker_server_in_a_vllm_servers_place_is_named() {
     let fingerprint = Fingerprint(vec![-1.0; 23]);
     let pushed = pool.push_adapter(&weights, Path::new("/x"), &fingerprint).await.unwrap_err().to_string();
     for e in [served, pushed] {
-        assert!(e.contains("it looks like a Tinker server") && e.contains("tinker.url"), "{e}");
+        assert!(e.contains("this looks like a Tinker server") && e.contains("tinker.url"), "{e}");
     }
 }
 
@@ -55,7 +55,7 @@ async fn nobody_is_waited_for_by_whoever_only_looks() {
     server.timeouts.outage = Duration::from_secs(3600);
     let e = server.probe(Duration::from_secs(1)).await.unwrap_err().to_string();
     assert!(e.contains("refused") && e.contains("waited 1 s"), "{e}");
-    let served = pool(vec![server.url]).unwrap().served().await.remove(0).1;
+    let served = pool(vec![server.url]).unwrap().served_models().await.remove(0).1;
     assert!(served.unwrap_err().to_string().contains("refused"));
 }
 
@@ -85,19 +85,16 @@ async fn a_certificate_that_is_not_trusted_is_not_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     for (address, words) in [
         // One that nobody signed, and one that is made to sign others, as `openssl req -x509` makes them.
-        (showing(include_bytes!("common/unsigned.pem")), ["its certificate is not accepted", "SSL_CERT_FILE"]),
-        (
-            showing(include_bytes!("common/authority.pem")),
-            ["its certificate is that of an authority", "sign it with the authority's key"],
-        ),
-        (plain.address, ["it does not speak TLS", "http://"]),
+        (showing(include_bytes!("common/unsigned.pem")), ["certificate is not accepted", "SSL_CERT_FILE"]),
+        (showing(include_bytes!("common/authority.pem")), ["presents a CA certificate", "sign it with the CA's key"]),
+        (plain.address, ["does not use TLS", "http://"]),
     ] {
         let mut server = script::settings(&format!("https://{address}"), dir.path(), StatusLog::default()).server;
         // RequestLimits that outlasts the test.
         server.timeouts.outage = Duration::from_secs(3600);
         let e = server.probe(Duration::from_secs(3600)).await.unwrap_err().to_string();
         assert!(words.iter().all(|w| e.contains(w)), "{e}");
-        let served = pool(vec![server.url]).unwrap().served().await.remove(0).1.unwrap_err().to_string();
+        let served = pool(vec![server.url]).unwrap().served_models().await.remove(0).1.unwrap_err().to_string();
         assert!(words.iter().all(|w| served.contains(w)), "{served}");
     }
 }
@@ -105,5 +102,5 @@ async fn a_certificate_that_is_not_trusted_is_not_waited_for() {
 #[test]
 fn a_server_named_twice_in_two_ways_is_one() {
     let e = pool(vec!["http://Host:80/v1".into(), "http://host/".into()]).unwrap_err().to_string();
-    assert!(e.contains("http://host is named twice"), "{e}");
+    assert!(e.contains("http://host is listed twice"), "{e}");
 }

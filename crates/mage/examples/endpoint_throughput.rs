@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }));
     let runtime = runtime(0)?;
     let mut endpoint = Endpoint::new(&format!("http://{}", server.address), "tiny")?;
-    endpoint.limits.in_flight = IN_FLIGHT;
+    endpoint.limits.max_in_flight = IN_FLIGHT;
     let policy = Arc::new(RemoteChat::new(OpenAiClient::new(endpoint)?));
     let registry = Registry::builtin();
     let env_spec = registry.get("kuhn")?;

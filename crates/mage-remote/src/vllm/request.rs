@@ -236,7 +236,7 @@ mod tests {
         assert!((0..1000).all(|_| !attempts.record_failure(&pool.servers)), "no request succeeds: the servers fail");
         let mut attempts = RequestAttempts::new();
         for n in 1..=MAX_FAILED_RESPONSES {
-            pool.shelf.record_success(&pool.servers[1]);
+            pool.registry.record_success(&pool.servers[1]);
             assert_eq!(attempts.record_failure(&pool.servers), n == MAX_FAILED_RESPONSES);
         }
     }

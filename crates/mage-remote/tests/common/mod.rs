@@ -20,11 +20,11 @@ use std::{
 use tokio::runtime::Runtime;
 
 /// What users were told.
-pub(crate) type Said = Arc<Mutex<Vec<String>>>;
+pub(crate) type LogLines = Arc<Mutex<Vec<String>>>;
 
 /// StatusLog, and where they are kept.
-pub(crate) fn listening() -> (StatusLog, Said) {
-    let said = Said::default();
+pub(crate) fn capture_log() -> (StatusLog, LogLines) {
+    let said = LogLines::default();
     let hear = Arc::clone(&said);
     (StatusLog::new(move |line| hear.lock().unwrap().push(line.to_owned())), said)
 }
@@ -37,8 +37,11 @@ pub(crate) fn runtime() -> Runtime {
 /// A client with little patience.
 pub(crate) fn client(at: SocketAddr, change: impl FnOnce(&mut Endpoint)) -> OpenAiClient {
     let mut endpoint = Endpoint::new(&format!("http://{at}"), "tiny").unwrap();
-    endpoint.patience =
-        RequestLimits { max_in_flight: 8, attempt: Duration::from_millis(1500), deadline: Duration::from_secs(20) };
+    endpoint.limits = RequestLimits {
+        max_in_flight: 8,
+        attempt_timeout: Duration::from_millis(1500),
+        deadline: Duration::from_secs(20),
+    };
     change(&mut endpoint);
     OpenAiClient::new(endpoint).unwrap()
 }
@@ -47,7 +50,7 @@ pub(crate) fn chat(at: SocketAddr) -> RemoteChat {
     RemoteChat::new(client(at, |_| ()))
 }
 
-pub(crate) fn asks(text: &str) -> ChatRequest {
+pub(crate) fn chat_request(text: &str) -> ChatRequest {
     let params = SamplingParams { seed: 7 << 40, max_tokens: 16, ..SamplingParams::default() };
     ChatRequest { messages: vec![ChatMessage::user(text)], params, ..ChatRequest::default() }
 }

@@ -27,17 +27,17 @@ type Weights = Vec<u64>;
 type Question = (&'static str, Weights, Vec<u8>);
 
 /// Answers in the server's place where it has something to say, given a path and a body.
-pub(crate) type Meddler = Box<dyn FnMut(&str, &Value) -> Option<(u16, String)> + Send>;
+pub(crate) type ResponseOverride = Box<dyn FnMut(&str, &Value) -> Option<(u16, String)> + Send>;
 
 /// What the double does beyond what was recorded.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Oddity {
+pub(crate) enum Misbehaviour {
     /// Forgets all its models, once, when so many gradients and steps have been computed; saved states stay.
     ForgetsAfter(usize),
     /// Forgets all its models, once, when it was asked to sample so many times.
     ForgetsAtSample(usize),
     /// Puts numbers that are none into the answers to gradients from this one on, so many times, and into the gradient.
-    NotANumber(usize, usize),
+    NonFiniteGradient(usize, usize),
     /// Samples from other weights than were saved.
     StaleSampler,
     /// Reports a gradient's norm of null at this step, and ruins the model.
@@ -46,9 +46,9 @@ pub(crate) enum Oddity {
     LeavesGradient(usize),
 }
 
-impl Oddity {
+impl Misbehaviour {
     fn poisons(self, gradient: usize) -> bool {
-        matches!(self, Oddity::NotANumber(from, times) if (from..from + times).contains(&gradient))
+        matches!(self, Misbehaviour::NonFiniteGradient(from, times) if (from..from + times).contains(&gradient))
     }
 }
 
@@ -80,8 +80,8 @@ pub(crate) struct World {
     pub(crate) made: usize,
     /// Whose gradients wait for a step, by place. They stay where a model goes.
     waiting: HashMap<usize, HashSet<String>>,
-    oddity: Option<Oddity>,
-    pub(crate) meddler: Option<Meddler>,
+    misbehaviour: Option<Misbehaviour>,
+    pub(crate) response_override: Option<ResponseOverride>,
     /// Packs the adapter that was recorded whichever it is asked for.
     pub(crate) packs_anything: bool,
     forgotten: HashSet<String>,
@@ -103,9 +103,9 @@ impl Drop for Double {
 }
 
 impl Double {
-    pub(crate) async fn start(oddity: Option<Oddity>) -> Self {
+    pub(crate) async fn start(misbehaviour: Option<Misbehaviour>) -> Self {
         let answers = learn(include_str!("../recorded/tinker.jsonl"));
-        let world = Arc::new(Mutex::new(World { answers, oddity, ..Default::default() }));
+        let world = Arc::new(Mutex::new(World { answers, misbehaviour, ..Default::default() }));
         let app = Router::new().fallback(serve).with_state(Arc::clone(&world));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -114,8 +114,11 @@ impl Double {
     }
 
     /// Has somebody answer in its place from now on.
-    pub(crate) fn meddled(&self, meddler: impl FnMut(&str, &Value) -> Option<(u16, String)> + Send + 'static) {
-        self.world.lock().unwrap().meddler = Some(Box::new(meddler));
+    pub(crate) fn override_responses(
+        &self,
+        response_override: impl FnMut(&str, &Value) -> Option<(u16, String)> + Send + 'static,
+    ) {
+        self.world.lock().unwrap().response_override = Some(Box::new(response_override));
     }
 
     pub(crate) fn url(&self) -> String {
@@ -193,7 +196,7 @@ impl World {
     fn answer(&mut self, method: &str, path: &str, body: &[u8]) -> (u16, Vec<u8>) {
         let path = path.strip_prefix("/api/v1/").unwrap_or(path);
         let parsed: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
-        if let Some((status, said)) = self.meddler.as_mut().and_then(|meddle| meddle(path, &parsed)) {
+        if let Some((status, said)) = self.response_override.as_mut().and_then(|respond| respond(path, &parsed)) {
             return (status, said.into_bytes());
         }
         let text = |field: &str| parsed[field].as_str().unwrap_or_default().to_owned();
@@ -263,8 +266,8 @@ impl World {
                 let Some((model, mut weights)) = self.sessions.get(&session).cloned() else {
                     return detail(404, "no session");
                 };
-                if self.oddity == Some(Oddity::ForgetsAtSample(self.sampled)) {
-                    self.oddity = None;
+                if self.misbehaviour == Some(Misbehaviour::ForgetsAtSample(self.sampled)) {
+                    self.misbehaviour = None;
                     self.forget_models();
                 }
                 self.sampled += 1;
@@ -272,7 +275,7 @@ impl World {
                 if !self.models.contains_key(&model) {
                     return Self::submitted(&self.stale(&model));
                 }
-                if self.oddity == Some(Oddity::StaleSampler) && asked["prompt_logprobs"] == true {
+                if self.misbehaviour == Some(Misbehaviour::StaleSampler) && asked["prompt_logprobs"] == true {
                     let any = self.answers.keys().find(|(kind, w, c)| {
                         *kind == "sample" && *w != weights && *c == asked.to_string().into_bytes()
                     });
@@ -316,11 +319,11 @@ impl World {
     fn place(&mut self) -> usize {
         self.made += 1;
         let mut taken: HashSet<usize> = self.models.values().map(|m| m.place).collect();
-        match self.oddity {
-            Some(Oddity::LeavesGradient(at)) if self.made < at => {
+        match self.misbehaviour {
+            Some(Misbehaviour::LeavesGradient(at)) if self.made < at => {
                 taken.insert(1);
             }
-            Some(Oddity::LeavesGradient(at)) if self.made == at => {
+            Some(Misbehaviour::LeavesGradient(at)) if self.made == at => {
                 self.waiting.entry(1).or_default().insert("somebody else".to_owned());
             }
             _ => {}
@@ -364,8 +367,8 @@ impl World {
                 false => detail(409, "Training request sequence number was reused"),
             };
         }
-        if self.oddity.is_some_and(|o| matches!(o, Oddity::ForgetsAfter(n) if n <= self.computed)) {
-            self.oddity = None;
+        if self.misbehaviour.is_some_and(|o| matches!(o, Misbehaviour::ForgetsAfter(n) if n <= self.computed)) {
+            self.misbehaviour = None;
             self.forget_models();
         }
         if !self.models.contains_key(model) {
@@ -378,7 +381,7 @@ impl World {
         let (status, mut answer) = self.known((kind, weights, content.clone()));
         let gradient = kind == "gradient" && !pure;
         self.gradients += usize::from(gradient);
-        let poisoned = gradient && self.oddity.is_some_and(|o| o.poisons(self.gradients));
+        let poisoned = gradient && self.misbehaviour.is_some_and(|o| o.poisons(self.gradients));
         if poisoned {
             answer = poison(&answer);
         }
@@ -407,8 +410,8 @@ impl World {
             self.last_history = entry.weights.clone();
             self.computed += 1;
             self.steps += usize::from(kind == "step");
-            if kind == "step" && self.oddity == Some(Oddity::NullNorm(self.steps)) {
-                self.oddity = None;
+            if kind == "step" && self.misbehaviour == Some(Misbehaviour::NullNorm(self.steps)) {
+                self.misbehaviour = None;
                 answer = json!({"metrics": {"skyrl.ai/grad_norm": null}}).to_string().into();
                 self.models.get_mut(model).unwrap().weights = vec![0];
             }

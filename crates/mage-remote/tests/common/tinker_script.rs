@@ -11,7 +11,7 @@ use std::{path::Path, time::Duration};
 
 /// Everything that came out: the numbers that must not depend on what the network did.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Came {
+pub(crate) struct ScriptResult {
     pub(crate) losses: Vec<f64>,
     pub(crate) norms: Vec<f64>,
     pub(crate) sampled: Vec<u32>,
@@ -43,13 +43,13 @@ pub(crate) fn settings(url: &str, adapters: &Path, notices: StatusLog) -> Tinker
         seed: 7,
         vocab_size: VOCABULARY,
         max_seq_len: 256,
-        adapters: adapters.to_owned(),
+        adapter_dir: adapters.to_owned(),
         tolerance: 1e-4,
         calibrate: true,
     }
 }
 
-pub(crate) fn rows(advantage: f32) -> TokenForest {
+pub(crate) fn batch(advantage: f32) -> TokenForest {
     let rows = [vec![0_u32, 3, 5, 7, 2, 4], vec![1, 6, 2, 9, 3]];
     TokenForest::from_sequences(rows.into_iter().enumerate().map(|(r, tokens)| {
         let n = tokens.len();
@@ -69,10 +69,10 @@ pub(crate) fn step() -> OptimStep {
 }
 
 /// The first three steps of [`live`].
-pub(crate) fn learn_three(trainer: &mut TinkerTrainer) {
+pub(crate) fn train_three_steps(trainer: &mut TinkerTrainer) {
     let (imitate, ppo) = (Loss::of(Objective::CrossEntropy), Loss::of(Objective::ppo(0.2, 0.3)));
     for (advantage, loss) in [(1.0, &imitate), (1.0, &ppo), (-1.0, &ppo)] {
-        trainer.forward_backward(&rows(advantage), loss).unwrap();
+        trainer.forward_backward(&batch(advantage), loss).unwrap();
         trainer.optim_step(&step()).unwrap();
     }
 }
@@ -88,32 +88,32 @@ pub(crate) fn request() -> SampleRequest {
 
 /// A short life: calibration, three steps, a publication, a sample, a checkpoint, another step, and the step once more from
 /// the checkpoint.
-pub(crate) fn live(settings: &TinkerSettings, dir: &Path) -> mage_engine::Result<Came> {
+pub(crate) fn run_script(settings: &TinkerSettings, dir: &Path) -> mage_engine::Result<ScriptResult> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let mut came = Came { losses: Vec::new(), norms: Vec::new(), sampled: Vec::new(), steps: 0 };
+    let mut came = ScriptResult { losses: Vec::new(), norms: Vec::new(), sampled: Vec::new(), steps: 0 };
     let mut trainer = TinkerTrainer::connect(settings.clone(), None)?;
     let sampler = trainer.sampler()?;
     let ppo = Loss::of(Objective::ppo(0.2, 0.3));
     let imitate = Loss::of(Objective::CrossEntropy);
-    let learn = |trainer: &mut TinkerTrainer, came: &mut Came, batch: &TokenForest, loss: &Loss| {
+    let learn = |trainer: &mut TinkerTrainer, came: &mut ScriptResult, batch: &TokenForest, loss: &Loss| {
         came.losses.push(trainer.forward_backward(batch, loss)?.loss);
         let stepped = trainer.optim_step(&step())?;
         came.norms.push(stepped.grad_norm);
         came.steps = stepped.steps;
         mage_engine::Result::Ok(())
     };
-    learn(&mut trainer, &mut came, &rows(1.0), &imitate)?;
-    learn(&mut trainer, &mut came, &rows(1.0), &ppo)?;
+    learn(&mut trainer, &mut came, &batch(1.0), &imitate)?;
+    learn(&mut trainer, &mut came, &batch(1.0), &ppo)?;
     trainer.publish(&AdapterName::default())?;
     came.sampled = runtime.block_on(sampler.sample(request()))?.tokens;
-    learn(&mut trainer, &mut came, &rows(-1.0), &ppo)?;
+    learn(&mut trainer, &mut came, &batch(-1.0), &ppo)?;
     trainer.publish(&AdapterName::default())?;
     let checkpoint = dir.join("checkpoint");
     trainer.save(&checkpoint)?;
-    learn(&mut trainer, &mut came, &rows(0.5), &ppo)?;
+    learn(&mut trainer, &mut came, &batch(0.5), &ppo)?;
     drop(trainer);
     let mut resumed = TinkerTrainer::connect(TinkerSettings { calibrate: false, ..settings.clone() }, None)?;
     resumed.load(&checkpoint)?;
-    learn(&mut resumed, &mut came, &rows(0.5), &ppo)?;
+    learn(&mut resumed, &mut came, &batch(0.5), &ppo)?;
     Ok(came)
 }

@@ -41,7 +41,7 @@ pub(crate) struct Seen {
     /// and how many were asked for.
     pub(crate) loads: AtomicUsize,
     /// Where a load waits for others.
-    pub(crate) together: Mutex<Option<Arc<tokio::sync::Barrier>>>,
+    pub(crate) load_barrier: Mutex<Option<Arc<tokio::sync::Barrier>>>,
 }
 
 #[derive(Clone)]
@@ -141,7 +141,7 @@ async fn load(State(s): State<Shared>, Json(body): Json<Value>) -> (StatusCode, 
     while s.seen.loading.load(Ordering::SeqCst) {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let together = s.seen.together.lock().unwrap().clone();
+    let together = s.seen.load_barrier.lock().unwrap().clone();
     if let Some(together) = together {
         together.wait().await;
     }

@@ -1,49 +1,52 @@
 //! A pool with little patience for servers that are doubles, and what it is asked.
 
 use super::{
-    Said, listening,
+    LogLines, capture_log,
     vllm_double::{Vllm, rule},
 };
 use mage_engine::{AdapterName, SampleRequest, Sampler, SamplingParams, WeightVersion, WeightsId};
 use mage_remote::{Fingerprint, Timeouts, VllmPool, VllmPoolSettings};
 use std::{sync::Arc, time::Duration};
 
-pub(crate) fn pool(servers: &[&Vllm]) -> (Arc<VllmPool>, Said) {
+pub(crate) fn pool(servers: &[&Vllm]) -> (Arc<VllmPool>, LogLines) {
     pool_with(servers, Duration::from_secs(5))
 }
 
 /// With other patience for one attempt.
-pub(crate) fn pool_with(servers: &[&Vllm], attempt: Duration) -> (Arc<VllmPool>, Said) {
-    pool_waiting(servers, Timeouts { attempt, outage: Duration::from_secs(20), operation: Duration::from_secs(30) })
+pub(crate) fn pool_with(servers: &[&Vllm], attempt: Duration) -> (Arc<VllmPool>, LogLines) {
+    pool_with_timeouts(
+        servers,
+        Timeouts { attempt, outage: Duration::from_secs(20), operation: Duration::from_secs(30) },
+    )
 }
 
-pub(crate) fn pool_waiting(servers: &[&Vllm], timeouts: Timeouts) -> (Arc<VllmPool>, Said) {
-    pool_at(servers.iter().map(|s| s.url()).collect(), waiting, 64)
+pub(crate) fn pool_with_timeouts(servers: &[&Vllm], timeouts: Timeouts) -> (Arc<VllmPool>, LogLines) {
+    pool_at(servers.iter().map(|s| s.url()).collect(), timeouts, 64)
 }
 
 /// Little patience for an attempt, and enough for all else.
-pub(crate) fn hasty() -> Timeouts {
+pub(crate) fn short_attempts() -> Timeouts {
     let (attempt, patience) = (Duration::from_secs(1), Duration::from_secs(30));
     Timeouts { attempt, outage: patience, operation: patience }
 }
 
-pub(crate) fn pool_at(servers: Vec<String>, timeouts: Timeouts, in_flight: usize) -> (Arc<VllmPool>, Said) {
-    let (settings, said) = settings(servers, waiting, in_flight);
+pub(crate) fn pool_at(servers: Vec<String>, timeouts: Timeouts, max_in_flight: usize) -> (Arc<VllmPool>, LogLines) {
+    let (settings, said) = settings(servers, timeouts, max_in_flight);
     (Arc::new(VllmPool::new(settings).unwrap()), said)
 }
 
-pub(crate) fn settings(servers: Vec<String>, timeouts: Timeouts, in_flight: usize) -> (VllmPoolSettings, Said) {
-    let (notices, said) = listening();
+pub(crate) fn settings(servers: Vec<String>, timeouts: Timeouts, max_in_flight: usize) -> (VllmPoolSettings, LogLines) {
+    let (notices, said) = capture_log();
     let settings = VllmPoolSettings {
         servers,
         model: "tiny".to_owned(),
-        key: None,
-        in_flight,
+        api_key: None,
+        max_in_flight,
         vocab_size: 16,
         max_seq_len: 256,
         tolerance: 1e-4,
         keep_versions: 2,
-        waiting,
+        timeouts,
         request_timeout: Duration::from_secs(60),
         status_log: notices,
     };
@@ -81,17 +84,17 @@ pub(crate) async fn wait_until(so: impl Fn() -> bool) {
 }
 
 /// Asks until every server is up again.
-pub(crate) async fn all_are_back(pool: &Arc<VllmPool>) {
+pub(crate) async fn wait_until_all_healthy(pool: &Arc<VllmPool>) {
     let back = async {
         while !pool.servers().iter().all(|s| s.healthy) {
-            ask_many(pool, 1).await;
+            sample_many(pool, 1).await;
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
     tokio::time::timeout(Duration::from_secs(60), back).await.expect("it is looked at again");
 }
 
-pub(crate) async fn ask_many(pool: &Arc<VllmPool>, n: u64) -> Vec<u32> {
+pub(crate) async fn sample_many(pool: &Arc<VllmPool>, n: u64) -> Vec<u32> {
     let all: Vec<_> = (0..n)
         .map(|i| {
             let pool = Arc::clone(pool);

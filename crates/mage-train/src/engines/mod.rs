@@ -60,7 +60,7 @@ pub fn start(recipe: &Recipe, env_info: &EnvInfo, status_log: &StatusLog) -> Res
                 ..EngineOptions::default()
             };
             if let Some(reason) = model.gpu_unused_reason(e.device) {
-                status_log.say(reason);
+                status_log.log(reason);
             }
             let (trainer, sampler, device) = model.engines(e.device, options)?;
             Ok(Engines { trainer, sampler: Arc::new(sampler), renderer, parameters, max_seq_len, device })
@@ -88,7 +88,7 @@ pub fn sampler(name: &str, options: SamplerOptions) -> Result<(Arc<dyn Sampler>,
     })?;
     let engine_options = EngineOptions { threads: options.threads, batch_invariant: true, ..EngineOptions::default() };
     if let Some(reason) = model.gpu_unused_reason(options.device) {
-        options.status_log.say(reason);
+        options.status_log.log(reason);
     }
     let sampler = model.sampler_on(options.device, engine_options)?;
     Ok((Arc::new(sampler), renderer))

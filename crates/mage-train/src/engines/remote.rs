@@ -125,7 +125,7 @@ pub fn tinker_settings(recipe: &Recipe, model: &ModelDescription, notices: &Stat
         seed: (Seed::new(recipe.seed).child("adapter").value() >> 33) as u32,
         vocab_size: model.config.vocab_size,
         max_seq_len: model.config.max_position_embeddings,
-        adapters: adapter_dir(recipe),
+        adapter_dir: adapter_dir(recipe),
         tolerance: recipe.vllm.tolerance,
         calibrate: t.calibrate,
     })

@@ -51,7 +51,7 @@ pub(super) fn run(app: &App, args: &DoctorArgs, out: &Output) -> anyhow::Result<
 fn limited(run: Timeouts) -> Timeouts {
     Timeouts {
         attempt: run.attempt.min(REQUEST_TIMEOUT),
-        outage: run.away.min(REQUEST_TIMEOUT),
+        outage: run.outage.min(REQUEST_TIMEOUT),
         operation: run.operation.min(OPERATION_TIMEOUT),
     }
 }
@@ -79,20 +79,20 @@ fn check_engines(app: &App, recipe: &Recipe, checks: &mut Checks<'_>) -> anyhow:
     });
     let mut pool = pool_settings(recipe, &model, &notices)?;
     if let Some(pool) = &mut pool {
-        pool.waiting = limited(pool.waiting);
+        pool.timeouts = limited(pool.timeouts);
     }
     let pool = pool.map(VllmPool::new).transpose()?.map(Arc::new);
     let mut settings = tinker_settings(recipe, &model, &notices)?;
     settings.server.timeouts = limited(settings.server.timeouts);
-    let dialect = settings.server.dialect.version();
+    let sdk_version = settings.server.sdk_version.as_str();
     let reachable = text(block_on_pool(settings.server.probe(CONNECT_TIMEOUT.min(settings.server.timeouts.outage)))?);
     let trainer = reachable.and_then(|_| text(TinkerTrainer::connect(settings, pool.clone())));
     let calibration = trainer.as_ref().map(|t| match t.calibration() {
         Some(c) => format!(
-            "protocol {dialect}; loss reduction {:?}, gradient of a scaled batch is {:.6} of the expected one",
+            "protocol {sdk_version}; loss reduction {:?}, gradient of a scaled batch is {:.6} of the expected one",
             c.reduction, c.scaled
         ),
-        None => format!("protocol {dialect}; not calibrated (tinker.calibrate = false)"),
+        None => format!("protocol {sdk_version}; not calibrated (tinker.calibrate = false)"),
     });
     let name = format!("{} computes gradients as its backend should", recipe.tinker.url);
     checks.record(name, calibration.map_err(Clone::clone))?;

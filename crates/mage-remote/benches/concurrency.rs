@@ -87,7 +87,7 @@ fn main() {
             VllmPool::new(VllmPoolSettings {
                 servers: vec![server.url()],
                 model: "tiny".to_owned(),
-                key: None,
+                api_key: None,
                 in_flight: AT_ONCE as usize,
                 vocab_size: 16,
                 max_seq_len: 256,

@@ -3,19 +3,20 @@
 mod common;
 
 use common::{
-    listening, runtime,
-    tinker_double::{Double, Oddity},
-    tinker_script::{self as script, Came},
+    capture_log, runtime,
+    tinker_double::{Double, Misbehaviour},
+    tinker_script::{self as script, ScriptResult},
 };
 use mage_engine::{AdapterName, Loss, Objective, Trainer};
 use mage_remote::{StatusLog, TinkerTrainer};
 use tokio::runtime::Runtime;
 
 /// What comes of the script, and what was done to the weights, where nothing goes wrong.
-fn undisturbed(runtime: &Runtime) -> (Came, Vec<u64>) {
+fn undisturbed(runtime: &Runtime) -> (ScriptResult, Vec<u64>) {
     let double = runtime.block_on(Double::start(None));
     let dir = tempfile::tempdir().unwrap();
-    let came = script::live(&script::settings(&double.url(), dir.path(), StatusLog::default()), dir.path()).unwrap();
+    let came =
+        script::run_script(&script::settings(&double.url(), dir.path(), StatusLog::default()), dir.path()).unwrap();
     let history = double.world.lock().unwrap().last_history.clone();
     (came, history)
 }
@@ -26,22 +27,19 @@ fn a_gradient_of_numbers_that_are_none_is_taken_back_and_asked_for_again() {
     let (whole, history) = undisturbed(&runtime);
     // Before anything was kept, after it, and after a checkpoint was loaded. What comes first is done by two models.
     for at in 1..=7 {
-        let double = runtime.block_on(Double::start(Some(Oddity::NotANumber(at, 1))));
-        let (notices, said) = listening();
+        let double = runtime.block_on(Double::start(Some(Misbehaviour::NonFiniteGradient(at, 1))));
+        let (notices, said) = capture_log();
         let dir = tempfile::tempdir().unwrap();
         let mut settings = script::settings(&double.url(), dir.path(), notices);
         settings.calibrate = false;
-        assert_eq!(script::live(&settings, dir.path()).unwrap(), whole, "at gradient {at}");
+        assert_eq!(script::run_script(&settings, dir.path()).unwrap(), whole, "at gradient {at}");
         assert_eq!(double.world.lock().unwrap().last_history, history, "at gradient {at}");
         let said = said.lock().unwrap();
         assert_eq!(said.len(), 1, "{said:?}");
-        let seen = "answered forward_backward with a log-probability of NaN (row 0 of 2, token 2 of 6";
-        let done = "), and no step was taken with it; going on from ";
+        let seen = "returned invalid log-prob NaN (sequence 0 of 2, token 2 of 6";
+        let done = ") for forward_backward, which was discarded; restoring ";
         match at {
-            2 | 7 => assert!(
-                said[0].contains("a gradient done again came out otherwise, by inf; asking once more"),
-                "{said:?}"
-            ),
+            2 | 7 => assert!(said[0].contains("a replayed gradient differs by inf; retrying"), "{said:?}"),
             _ => assert!(said[0].contains(seen) && said[0].contains(done), "{said:?}"),
         }
     }
@@ -52,22 +50,22 @@ fn numbers_that_are_none_twice_end_it_before_a_step_and_the_checkpoint_goes_on()
     let runtime = runtime();
     let (whole, history) = undisturbed(&runtime);
     // The fifth gradient, as the first is asked for twice, follows the checkpoint.
-    let double = runtime.block_on(Double::start(Some(Oddity::NotANumber(5, 2))));
+    let double = runtime.block_on(Double::start(Some(Misbehaviour::NonFiniteGradient(5, 2))));
     let dir = tempfile::tempdir().unwrap();
     let mut settings = script::settings(&double.url(), dir.path(), StatusLog::default());
     settings.calibrate = false;
-    let e = script::live(&settings, dir.path()).unwrap_err().to_string();
+    let e = script::run_script(&settings, dir.path()).unwrap_err().to_string();
     for words in [
-        "forward_backward: a log-probability of NaN (row 0 of 2, token 2 of 6; its advantage is 0.5,",
-        ", and the same after going back to its last kept state and doing it once more. No step was taken with it",
-        "checkpoints are as they were: go on from the last one (`mage train --resume RUN`)",
+        "forward_backward: invalid log-prob NaN (sequence 0 of 2, token 2 of 6; advantage 0.5,",
+        ", and the same again after restoring the last saved state. No step was taken with it",
+        "checkpoints are unchanged: resume from the last one (`mage train --resume RUN`)",
         "lower optim.learning_rate",
     ] {
         assert!(e.contains(words), "{e}");
     }
     let mut resumed = TinkerTrainer::connect(settings, None).unwrap();
     resumed.load(&dir.path().join("checkpoint")).unwrap();
-    let report = resumed.forward_backward(&script::rows(0.5), &Loss::of(Objective::ppo(0.2, 0.3))).unwrap();
+    let report = resumed.forward_backward(&script::batch(0.5), &Loss::of(Objective::ppo(0.2, 0.3))).unwrap();
     let stepped = resumed.optim_step(&script::step()).unwrap();
     assert_eq!((report.loss, stepped.grad_norm, stepped.steps), (whole.losses[4], whole.norms[4], whole.steps));
     assert_eq!(double.world.lock().unwrap().last_history, history);
@@ -76,15 +74,15 @@ fn numbers_that_are_none_twice_end_it_before_a_step_and_the_checkpoint_goes_on()
 #[test]
 fn nobody_steps_with_numbers_that_are_none() {
     let runtime = runtime();
-    let double = runtime.block_on(Double::start(Some(Oddity::NotANumber(1, 2))));
+    let double = runtime.block_on(Double::start(Some(Misbehaviour::NonFiniteGradient(1, 2))));
     let dir = tempfile::tempdir().unwrap();
     let mut settings = script::settings(&double.url(), dir.path(), StatusLog::default());
     settings.calibrate = false;
     let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
-    trainer.forward_backward(&script::rows(1.0), &Loss::of(Objective::CrossEntropy)).unwrap_err();
+    trainer.forward_backward(&script::batch(1.0), &Loss::of(Objective::CrossEntropy)).unwrap_err();
     let computed = double.world.lock().unwrap().computed;
     let e = trainer.optim_step(&script::step()).unwrap_err().to_string();
-    assert!(e.contains("its model is lost"), "{e}");
+    assert!(e.contains("the model is lost"), "{e}");
     assert_eq!(double.world.lock().unwrap().computed, computed);
 }
 
@@ -94,8 +92,8 @@ fn a_step_that_ruined_the_weights_is_taken_back() {
     let (whole, _) = undisturbed(&runtime);
     let (imitate, ppo) = (Loss::of(Objective::CrossEntropy), Loss::of(Objective::ppo(0.2, 0.3)));
     // What the weights are in the end, by what the server did to them; a step that came to nothing is taken once more.
-    let learn = |oddity| {
-        let double = runtime.block_on(Double::start(oddity));
+    let learn = |misbehaviour| {
+        let double = runtime.block_on(Double::start(misbehaviour));
         let dir = tempfile::tempdir().unwrap();
         let mut settings = script::settings(&double.url(), dir.path(), StatusLog::default());
         settings.calibrate = false;
@@ -103,11 +101,15 @@ fn a_step_that_ruined_the_weights_is_taken_back() {
         let mut taken_back = Vec::new();
         for (at, (advantage, loss)) in [(1.0, &imitate), (1.0, &ppo), (-1.0, &ppo)].into_iter().enumerate() {
             loop {
-                let report = trainer.forward_backward(&script::rows(advantage), loss).unwrap();
-                assert_eq!(report.loss, whole.losses[at], "{oddity:?}: the weights are those before the step");
+                let report = trainer.forward_backward(&script::batch(advantage), loss).unwrap();
+                assert_eq!(report.loss, whole.losses[at], "{misbehaviour:?}: the weights are those before the step");
                 let stepped = trainer.optim_step(&script::step()).unwrap();
                 if stepped.skipped.is_none() {
-                    assert_eq!((stepped.grad_norm, stepped.steps), (whole.norms[at], at as u64 + 1), "{oddity:?}");
+                    assert_eq!(
+                        (stepped.grad_norm, stepped.steps),
+                        (whole.norms[at], at as u64 + 1),
+                        "{misbehaviour:?}"
+                    );
                     break;
                 }
                 assert!(stepped.grad_norm.is_nan() && stepped.skipped_steps == 1, "{stepped:?}");
@@ -124,10 +126,10 @@ fn a_step_that_ruined_the_weights_is_taken_back() {
     assert!(none.is_empty());
     // The first step is taken twice, by a model each, and is none before two agree.
     for taken in 1..=2 {
-        assert_eq!(learn(Some(Oddity::NullNorm(taken))), (history.clone(), vec![]));
+        assert_eq!(learn(Some(Misbehaviour::NullNorm(taken))), (history.clone(), vec![]));
     }
     // The third follows a kept state.
     for at in 1..3 {
-        assert_eq!(learn(Some(Oddity::NullNorm(at + 2))), (history.clone(), vec![at]));
+        assert_eq!(learn(Some(Misbehaviour::NullNorm(at + 2))), (history.clone(), vec![at]));
     }
 }

@@ -6,7 +6,10 @@ mod common;
 use common::{
     proxy::{Fault, Proxy},
     vllm_double::Vllm,
-    vllm_script::{ask_many, fingerprint, hasty, names, policy, pool_at, pool_waiting, request, settings, wait_until},
+    vllm_script::{
+        fingerprint, names, policy, pool_at, pool_with_timeouts, request, sample_many, settings, short_attempts,
+        wait_until,
+    },
 };
 use mage_engine::Sampler;
 use mage_remote::{Timeouts, VllmPool};
@@ -30,12 +33,12 @@ async fn a_server_that_fails_for_long_is_waited_for_with_a_line_at_each_end() {
             let server = Vllm::start(Duration::ZERO).await;
             // More than any number of attempts that was ever thought enough.
             let proxy = Proxy::start_before(server.address, SAMPLING, vec![says(status, "0.3"); 10]).await;
-            let (pool, said) = pool_at(vec![proxy.url()], hasty(), 64);
+            let (pool, said) = pool_at(vec![proxy.url()], short_attempts(), 64);
             assert_eq!(pool.sample(request(5, "base")).await.unwrap().tokens, [5]);
             let lines = said.lock().unwrap().clone();
             assert!(lines.len() == 2 && lines.iter().all(|l| l.starts_with(&proxy.url())), "{lines:?}");
             assert!(lines[0].contains(&format!("({status} ")), "{lines:?}");
-            assert!(lines[0].contains("waiting for it, up to 30 s"), "{lines:?}");
+            assert!(lines[0].contains("retrying for up to 30 s"), "{lines:?}");
             assert!(lines[1].contains("works again after"), "{lines:?}");
         })
     });
@@ -48,9 +51,9 @@ async fn a_server_that_fails_for_long_is_waited_for_with_a_line_at_each_end() {
 async fn patience_with_a_server_that_fails_has_an_end() {
     let server = Vllm::start(Duration::ZERO).await;
     let proxy = Proxy::start_before(server.address, SAMPLING, vec![Fault::reply(500, "broken"); 1000]).await;
-    let (pool, _) = pool_at(vec![proxy.url()], Timeouts { outage: Duration::from_secs(2), ..hasty() }, 64);
+    let (pool, _) = pool_at(vec![proxy.url()], Timeouts { outage: Duration::from_secs(2), ..short_attempts() }, 64);
     let e = pool.sample(request(0, "base")).await.unwrap_err().to_string();
-    assert!(e.contains(&proxy.url()) && e.contains("broken") && e.contains("no better for 2 s"), "{e}");
+    assert!(e.contains(&proxy.url()) && e.contains("broken") && e.contains("no success for 2 s"), "{e}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -58,13 +61,13 @@ async fn a_server_is_left_alone_for_as_long_as_it_asks() {
     let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
     for status in [429, 503] {
         let proxy = Proxy::start_before(two.address, SAMPLING, [says(status, "2")]).await;
-        let (pool, _) = pool_at(vec![proxy.url()], hasty(), 64);
+        let (pool, _) = pool_at(vec![proxy.url()], short_attempts(), 64);
         let started = Instant::now();
         pool.sample(request(0, "base")).await.unwrap();
         assert!(started.elapsed() >= Duration::from_secs(2), "{status}");
         // Where there is another, that one is asked meanwhile.
         let proxy = Proxy::start_before(two.address, SAMPLING, [says(status, "25")]).await;
-        let (pool, _) = pool_at(vec![one.url(), proxy.url()], hasty(), 64);
+        let (pool, _) = pool_at(vec![one.url(), proxy.url()], short_attempts(), 64);
         for i in 0..20 {
             assert_eq!(pool.sample(request(i, "base")).await.unwrap().tokens, [i as u32 % 16]);
         }
@@ -78,8 +81,8 @@ async fn a_question_that_a_server_lost_is_asked_again() {
     for alone in [true, false] {
         let proxy = Proxy::start_before(two.address, SAMPLING, [Fault::Hang, Fault::Hang]).await;
         let servers = if alone { vec![proxy.url()] } else { vec![proxy.url(), one.url()] };
-        let (mut settings, said) = settings(servers, hasty(), 64);
-        settings.answer_within = Duration::from_secs(1);
+        let (mut settings, said) = settings(servers, short_attempts(), 64);
+        settings.request_timeout = Duration::from_secs(1);
         settings.timeouts.operation = Duration::from_secs(3600);
         let pool = Arc::new(VllmPool::new(settings).unwrap());
         let asked = async {
@@ -90,7 +93,10 @@ async fn a_question_that_a_server_lost_is_asked_again() {
         tokio::time::timeout(Duration::from_secs(30), asked).await.expect("nobody waits for a lost answer");
         let lines = said.lock().unwrap().clone();
         assert!(lines.len() == 1 && lines[0].starts_with(&proxy.url()), "{lines:?}");
-        assert!(lines[0].contains("not answered a request for 1 s") && lines[0].contains("answer_within"), "{lines:?}");
+        assert!(
+            lines[0].contains("did not respond to a request within 1 s") && lines[0].contains("request_timeout"),
+            "{lines:?}"
+        );
         assert!(pool.servers().iter().all(|s| s.healthy && s.in_flight == 0));
     }
 }
@@ -99,10 +105,10 @@ async fn a_question_that_a_server_lost_is_asked_again() {
 async fn a_server_that_is_always_late_is_not_asked_for_ever() {
     let server = Vllm::start(Duration::ZERO).await;
     let proxy = Proxy::start_before(server.address, SAMPLING, vec![Fault::Hang; 100]).await;
-    let (mut settings, _) = settings(vec![proxy.url()], hasty(), 64);
-    settings.answer_within = Duration::from_millis(200);
+    let (mut settings, _) = settings(vec![proxy.url()], short_attempts(), 64);
+    settings.request_timeout = Duration::from_millis(200);
     let e = VllmPool::new(settings).unwrap().sample(request(0, "base")).await.unwrap_err().to_string();
-    assert!(e.contains(&proxy.url()) && e.contains("late 4 times"), "{e}");
+    assert!(e.contains(&proxy.url()) && e.contains("timed out 4 times"), "{e}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -111,7 +117,7 @@ async fn what_one_server_refuses_another_is_asked() {
     for status in [400, 401, 404] {
         let no = vec![Fault::reply(status, "the context is too long"); 1000];
         let proxy = Proxy::start_before(two.address, SAMPLING, no).await;
-        let (pool, said) = pool_at(vec![one.url(), proxy.url()], hasty(), 64);
+        let (pool, said) = pool_at(vec![one.url(), proxy.url()], short_attempts(), 64);
         for i in 0..30 {
             assert_eq!(pool.sample(request(i, "base")).await.unwrap().tokens, [i as u32 % 16], "{status}: {said:?}");
         }
@@ -131,7 +137,7 @@ async fn what_two_servers_refuse_is_wrong() {
     }
     for servers in [1, 3] {
         let before: usize = proxies.iter().map(|p| p.requests.load(Ordering::SeqCst)).sum();
-        let (pool, said) = pool_at(proxies[..servers].iter().map(Proxy::url).collect(), hasty(), 64);
+        let (pool, said) = pool_at(proxies[..servers].iter().map(Proxy::url).collect(), short_attempts(), 64);
         let e = pool.sample(request(0, "base")).await.unwrap_err().to_string();
         assert!(e.contains("400") && e.contains("the context is too long"), "{e}");
         let after: usize = proxies.iter().map(|p| p.requests.load(Ordering::SeqCst)).sum();
@@ -147,21 +153,21 @@ async fn a_server_that_lost_its_adapters_is_given_them_again() {
         for _ in 0..others {
             servers.push(Vllm::start(Duration::ZERO).await);
         }
-        let (pool, said) = pool_waiting(&servers.iter().collect::<Vec<_>>(), hasty());
+        let (pool, said) = pool_with_timeouts(&servers.iter().collect::<Vec<_>>(), short_attempts());
         pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
         servers[0].seen.adapters.lock().unwrap().clear();
-        assert_eq!(ask_many(&pool, 16).await, (0..16).collect::<Vec<u32>>());
+        assert_eq!(sample_many(&pool, 16).await, (0..16).collect::<Vec<u32>>());
         // Whoever was asked by nobody yet is by now.
         let fed = async {
             while names(&servers[0]).is_empty() || !pool.servers()[0].healthy {
-                ask_many(&pool, 4).await;
+                sample_many(&pool, 4).await;
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
         tokio::time::timeout(Duration::from_secs(30), fed).await.expect("it is given the adapter");
         let lines = said.lock().unwrap().clone();
         assert!(lines.len() == 2 && lines[0].contains("does not exist"), "{lines:?}");
-        assert!(lines[1].contains("1 adapters were given to it again"), "{lines:?}");
+        assert!(lines[1].contains("pushed 1 adapters again"), "{lines:?}");
     }
 }
 
@@ -169,14 +175,14 @@ async fn a_server_that_lost_its_adapters_is_given_them_again() {
 async fn a_server_that_refuses_what_others_take_is_done_without() {
     let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
     let proxy = Proxy::start_before(two.address, LOADING, vec![Fault::reply(400, "no such folder"); 2]).await;
-    let (pool, said) = pool_at(vec![one.url(), proxy.url()], hasty(), 64);
+    let (pool, said) = pool_at(vec![one.url(), proxy.url()], short_attempts(), 64);
     pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
     assert_eq!(pool.servers().iter().map(|s| s.healthy).collect::<Vec<_>>(), [true, false]);
-    assert_eq!(ask_many(&pool, 8).await, (0..8).collect::<Vec<u32>>());
+    assert_eq!(sample_many(&pool, 8).await, (0..8).collect::<Vec<u32>>());
     let lines = said.lock().unwrap().clone();
     assert!(lines.len() == 1 && lines[0].contains(&proxy.url()) && lines[0].contains("no such folder"), "{lines:?}");
     // It is looked at again, and takes it at the second look.
-    common::vllm_script::all_are_back(&pool).await;
+    common::vllm_script::wait_until_all_healthy(&pool).await;
     assert_eq!(names(&two), ["policy@0"]);
 }
 
@@ -184,7 +190,7 @@ async fn a_server_that_refuses_what_others_take_is_done_without() {
 async fn one_that_is_only_away_is_waited_for_though_another_is_refused() {
     let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
     let proxy = Proxy::start_before(two.address, LOADING, vec![Fault::reply(404, "no such path"); 1000]).await;
-    let (pool, said) = pool_at(vec![one.url(), proxy.url()], hasty(), 64);
+    let (pool, said) = pool_at(vec![one.url(), proxy.url()], short_attempts(), 64);
     pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
     assert!(!pool.servers()[1].healthy, "it did not take it: {said:?}");
     // The other is started anew.
@@ -205,9 +211,9 @@ async fn what_no_server_takes_is_wrong() {
     let no = || vec![Fault::reply(400, "rank too large"); 10];
     let one = Proxy::start_before(one.address, LOADING, no()).await;
     let two = Proxy::start_before(two.address, LOADING, no()).await;
-    let (pool, said) = pool_at(vec![one.url(), two.url()], hasty(), 64);
+    let (pool, said) = pool_at(vec![one.url(), two.url()], short_attempts(), 64);
     let e = pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap_err().to_string();
-    assert!(e.contains("did not take policy@0") && e.contains("rank too large"), "{e}");
+    assert!(e.contains("did not load policy@0") && e.contains("rank too large"), "{e}");
     assert!(said.lock().unwrap().is_empty(), "{said:?}");
 }
 
@@ -215,7 +221,7 @@ async fn what_no_server_takes_is_wrong() {
 async fn a_load_that_takes_longer_than_many_attempts_is_waited_for_and_told_of() {
     let server = Vllm::start(Duration::ZERO).await;
     let attempt = Duration::from_millis(200);
-    let (pool, said) = pool_waiting(&[&server], Timeouts { attempt, ..hasty() });
+    let (pool, said) = pool_with_timeouts(&[&server], Timeouts { attempt, ..short_attempts() });
     server.seen.loading.store(true, Ordering::SeqCst);
     let push = tokio::spawn({
         let pool = Arc::clone(&pool);
@@ -233,12 +239,12 @@ async fn a_load_that_takes_longer_than_many_attempts_is_waited_for_and_told_of()
 #[tokio::test(flavor = "multi_thread")]
 async fn a_load_that_never_ends_is_not_waited_for_beyond_patience() {
     let server = Vllm::start(Duration::ZERO).await;
-    let waiting = Timeouts { attempt: Duration::from_millis(200), outage: Duration::from_secs(2), ..hasty() };
-    let (pool, _) = pool_waiting(&[&server], waiting);
+    let timeouts = Timeouts { attempt: Duration::from_millis(200), outage: Duration::from_secs(2), ..short_attempts() };
+    let (pool, _) = pool_with_timeouts(&[&server], timeouts);
     server.seen.loading.store(true, Ordering::SeqCst);
     let push = async { pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await };
     let e = tokio::time::timeout(Duration::from_secs(30), push).await.expect("it ends").unwrap_err().to_string();
-    assert!(e.contains("no server took policy@0 within 2 s") && e.contains(&server.url()), "{e}");
+    assert!(e.contains("no server loaded policy@0 within 2 s") && e.contains(&server.url()), "{e}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -247,16 +253,16 @@ async fn a_proxy_with_nobody_behind_it_is_waited_for() {
     let nobody = || vec![Fault::reply(503, "no backend"); 8];
     // Whatever it is asked, and first of all to take an adapter.
     let proxy = Proxy::start(server.address, nobody()).await;
-    let (pool, said) = pool_at(vec![proxy.url()], hasty(), 64);
+    let (pool, said) = pool_at(vec![proxy.url()], short_attempts(), 64);
     pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
     let lines = said.lock().unwrap().clone();
-    assert!(lines.iter().any(|l| l.contains("waiting, up to 30 s")), "{lines:?}");
-    assert!(lines.last().unwrap().starts_with(&format!("{} is back", proxy.url())), "{lines:?}");
+    assert!(lines.iter().any(|l| l.contains("retrying for up to 30 s")), "{lines:?}");
+    assert!(lines.last().unwrap().starts_with(&format!("{} is available again", proxy.url())), "{lines:?}");
     // And then to sample.
     let proxy = Proxy::start(server.address, nobody()).await;
-    let (pool, said) = pool_at(vec![proxy.url()], hasty(), 64);
+    let (pool, said) = pool_at(vec![proxy.url()], short_attempts(), 64);
     assert_eq!(pool.sample(request(3, "base")).await.unwrap().tokens, [3]);
     let lines = said.lock().unwrap().clone();
-    assert!(lines.len() == 2 && lines[0].contains("waiting for it, up to 30 s"), "{lines:?}");
-    assert!(lines[1].ends_with("is back"), "{lines:?}");
+    assert!(lines.len() == 2 && lines[0].contains("retrying for up to 30 s"), "{lines:?}");
+    assert!(lines[1].ends_with("is available again"), "{lines:?}");
 }
