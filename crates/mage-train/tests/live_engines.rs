@@ -46,9 +46,9 @@ fn trainer(url: &str, model: &Path, vocab_size: usize, adapters: &Path) -> Tinke
         adapter_base_name: model.display().to_string(),
         lora_rank: 8,
         seed: 7,
-        vocabulary,
+        vocab_size,
         max_seq_len: 256,
-        adapters: adapters.to_owned(),
+        adapter_dir: adapters.to_owned(),
         tolerance: 1e-4,
         calibrate: false,
     };
@@ -60,9 +60,9 @@ fn pool(url: String, vocab_size: usize) -> VllmPool {
     VllmPool::new(VllmPoolSettings {
         servers: vec![url],
         model: "tiny".to_owned(),
-        key: None,
+        api_key: None,
         max_in_flight: 8,
-        vocabulary,
+        vocab_size,
         max_seq_len: 256,
         tolerance: 1e-4,
         keep_versions: 2,
