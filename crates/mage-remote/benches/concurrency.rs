@@ -88,7 +88,7 @@ fn main() {
                 servers: vec![server.url()],
                 model: "tiny".to_owned(),
                 api_key: None,
-                in_flight: AT_ONCE as usize,
+                max_in_flight: AT_ONCE as usize,
                 vocab_size: 16,
                 max_seq_len: 256,
                 tolerance: 1e-4,

@@ -135,7 +135,7 @@ fn a_stale_lm_head_is_detected() {
     let e = runtime.block_on(pool.push_weights(Path::new(&other), &second)).unwrap_err().to_string();
     eprintln!("{e}");
     assert!(
-        e.contains("it does not have the weights of") && e.contains("log-probabilities of a fixed sequence"),
+        e.contains("it does not have the weights of") && e.contains("log-probs of the fingerprint sequence"),
         "{e}"
     );
     let served = runtime.block_on(pool.base_fingerprint(&vllm)).unwrap();

@@ -209,7 +209,7 @@ fn doctor_limits_the_timeout_of_a_hanging_server() {
     let output = doctor(&model, &hangs, &["tinker.timeout=900"]);
     let found = line(&output, TOKENIZER);
     assert!(
-        found.starts_with("FAIL") && found.contains("no whole answer") && found.contains("(waited 10 s)"),
+        found.starts_with("FAIL") && found.contains("no complete response") && found.contains("(waited 10 s)"),
         "{output}"
     );
 }
@@ -244,12 +244,12 @@ fn doctor_checks_every_engine_when_the_first_is_unreachable() {
         failed.len() == 2 && failed[0].contains("computes gradients") && failed[1].contains("serves the model"),
         "{output}"
     );
-    assert!(failed[0].contains("is it started, and is tinker.url its address?"), "{output}");
-    assert!(failed[1].contains("is it started, and is this its address?"), "{output}");
+    assert!(failed[0].contains("check that the server runs and that tinker.url is its address"), "{output}");
+    assert!(failed[1].contains("check that the server runs and that this is its address"), "{output}");
     // A URL with a password is rejected and not printed.
     let login: Vec<&str> =
         args.iter().map(|a| if a.starts_with("tinker.url") { "tinker.url=http://me:hush@h:1" } else { a }).collect();
     let out = mage(&login);
     let output = String::from_utf8([out.stdout, out.stderr].concat()).expect("text");
-    assert!(output.contains("tinker.url: leave logins") && !output.contains("hush"), "{output}");
+    assert!(output.contains("tinker.url: remove the login") && !output.contains("hush"), "{output}");
 }

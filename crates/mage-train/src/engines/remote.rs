@@ -280,9 +280,9 @@ mod tests {
             ("vllm.servers=[\"http://a:1\", \"nonsense\"]", "vllm.servers"),
             ("vllm.servers=[\"http://a:1\", \"http://a:1\"]", "vllm.servers: duplicate server"),
             ("vllm.servers=[\"http://a:80/v1\", \"http://A/\"]", "vllm.servers: duplicate server: http://a"),
-            ("vllm.servers=[\"http://a:1/api/v1\"]", "vllm.servers: this ends as a Tinker server's does"),
-            ("tinker.url=http://me:hush@a:1", "tinker.url: leave logins"),
-            ("tinker.url=http://a:1#hush", "tinker.url: leave out what follows"),
+            ("vllm.servers=[\"http://a:1/api/v1\"]", "vllm.servers: this is the address of a Tinker server"),
+            ("tinker.url=http://me:hush@a:1", "tinker.url: remove the login"),
+            ("tinker.url=http://a:1#hush", "tinker.url: remove the query or fragment"),
         ] {
             let e = recipe(&[set]).check().unwrap_err().to_string();
             assert!(e.starts_with(key) && !e.contains("hush"), "{set}: {e}");
@@ -296,7 +296,7 @@ mod tests {
             composer.add("kuhn").unwrap();
             composer.set(&format!("{key}=sk-hush")).unwrap();
             let e = composer.finish().unwrap_err().to_string();
-            assert!(e.starts_with(&format!("{key}: this is no environment variable's name")), "{e}");
+            assert!(e.starts_with(&format!("{key}: not the name of an environment variable")), "{e}");
             assert!(!e.contains("hush"), "{e}");
         }
     }
