@@ -172,7 +172,7 @@ impl VllmPool {
                 HttpError::Unreachable(problem) if is_current => {
                     self.registry.mark_unhealthy(&server, &problem, |address| {
                         format!("{address} is unreachable ({problem}); retrying for up to {limit:.0} s")
-                    })
+                    });
                 }
                 HttpError::Unreachable(_) => {}
             }
