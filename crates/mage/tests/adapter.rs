@@ -346,5 +346,5 @@ fn an_adapter_is_trained_by_a_recipe_and_resumed() {
     let text = refusal(&[&path, "engine.lora_rank=2", "engine.lora_targets=[\"lm_head\"]"]);
     assert!(text.contains("lm_head") && text.contains("q_proj"), "{text}");
     assert!(refusal(&["engine.lora_rank=2"]).contains("set model.path"));
-    assert!(refusal(&[&adapter, "engine.lora_rank=2"]).contains("has an adapter already"));
+    assert!(refusal(&[&adapter, "engine.lora_rank=2"]).contains("model.path is an adapter"));
 }

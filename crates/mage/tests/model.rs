@@ -117,12 +117,12 @@ fn other_vocabularies_and_number_formats() {
     assert_eq!((&taken["tokens"], &taken["formats"]), (&first["tokens"], &serde_json::json!(["float32"])));
     fs::write(path("words.txt"), "J J").expect("written");
     assert!(
-        refusal(&["model", "new", "--config", &config, "--words", &path("words.txt"), &path("x")]).contains("twice")
+        refusal(&["model", "new", "--config", &config, "--words", &path("words.txt"), &path("x")]).contains("duplicate word")
     );
     let nothing = ["model", "new", "--config", &config, "--tokenizer", &dir.path().display().to_string(), &path("x")];
     assert!(refusal(&nothing).contains("tokenizer.json"));
     let flat = ["model", "new", "--config", &config, "--words", &path("text.txt"), "--init-std", "-1", &path("x")];
-    assert!(refusal(&flat).contains("twice"));
+    assert!(refusal(&flat).contains("duplicate word"));
     fs::write(path("words.txt"), "J Q").expect("written");
     let flat = ["model", "new", "--config", &config, "--words", &path("words.txt"), "--init-std", "-1", &path("x")];
     assert!(refusal(&flat).contains("is not a positive number"));
