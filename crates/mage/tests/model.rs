@@ -117,7 +117,8 @@ fn other_vocabularies_and_number_formats() {
     assert_eq!((&taken["tokens"], &taken["formats"]), (&first["tokens"], &serde_json::json!(["float32"])));
     fs::write(path("words.txt"), "J J").expect("written");
     assert!(
-        refusal(&["model", "new", "--config", &config, "--words", &path("words.txt"), &path("x")]).contains("duplicate word")
+        refusal(&["model", "new", "--config", &config, "--words", &path("words.txt"), &path("x")])
+            .contains("duplicate word")
     );
     let nothing = ["model", "new", "--config", &config, "--tokenizer", &dir.path().display().to_string(), &path("x")];
     assert!(refusal(&nothing).contains("tokenizer.json"));
