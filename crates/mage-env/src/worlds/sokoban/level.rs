@@ -140,7 +140,7 @@ impl SokobanLevel {
         Ok(level)
     }
 
-    /// Builds a level from its tiles, row by row; the caller guarantees the invariants of [`Level`].
+    /// Builds a level from its tiles, row by row; the caller guarantees the invariants of [`SokobanLevel`].
     pub(super) fn from_cells(cols: usize, cells: Vec<Tile>) -> SokobanLevel {
         SokobanLevel { cols, cells }
     }
@@ -190,7 +190,7 @@ impl SokobanLevel {
 }
 
 impl fmt::Display for SokobanLevel {
-    /// Writes the format that [`Level::parse`] reads.
+    /// Writes the format that [`SokobanLevel::parse`] reads.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.cells.chunks(self.cols).try_for_each(|row| {
             row.iter().try_for_each(|c| write!(f, "{}", c.to_char()))?;
