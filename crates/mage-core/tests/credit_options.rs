@@ -477,8 +477,9 @@ fn request_within_an_episode_has_the_return_of_its_turn() {
             Transition { reward: 2.0, ..play(0, 1, 0.0) },
             Transition { turn, ..reflect(0) },
         ];
-        let how = CreditConfig { assignment: CreditAssignment::Cumulative, gamma_step: 1.0, ..CreditConfig::default() };
-        assign_credit(&transitions, &how).returns[2]
+        let config =
+            CreditConfig { assignment: CreditAssignment::Cumulative, gamma_step: 1.0, ..CreditConfig::default() };
+        assign_credit(&transitions, &config).returns[2]
     };
     assert_eq!(credit_of(0), 3.0, "before the episode: the whole episode");
     assert_eq!(credit_of(1), 2.0, "before the second turn: the rest");

@@ -150,9 +150,9 @@ fn all_zero(sums: &[f64], level: &[f64]) -> bool {
 
 proptest! {
     #[test]
-    fn every_level_sums_to_zero_over_its_units(transitions in any_batch(), how in any_credit(), est in any_estimator()) {
-        let levels = est.levels(&transitions, &assign_credit(&transitions, &how));
-        match est {
+    fn every_level_sums_to_zero_over_its_units(transitions in any_batch(), config in any_credit(), estimator in any_estimator()) {
+        let levels = estimator.levels(&transitions, &assign_credit(&transitions, &config));
+        match estimator {
             Estimator::ReturnToGo(ReturnToGo { scope }) => {
                 let sums = sums_over_rows(&transitions, &levels.step, |r| (scope_key(scope, r), r.episode));
                 prop_assert!(all_zero(&sums, &levels.step), "{sums:?}");
@@ -179,14 +179,14 @@ proptest! {
             let order: Vec<usize> = (0..transitions.len()).collect();
             (Just(transitions), Just(order).prop_shuffle())
         }),
-        how in any_credit(),
-        est in any_estimator(),
+        config in any_credit(),
+        estimator in any_estimator(),
     ) {
         let shuffled: Vec<Transition> = order.iter().map(|&i| transitions[i].clone()).collect();
-        let (straight, mixed) = (assign_credit(&transitions, &how), assign_credit(&shuffled, &how));
-        let (a, b) = (advantages(&transitions, &straight, &est), advantages(&shuffled, &mixed, &est));
+        let (straight, mixed) = (assign_credit(&transitions, &config), assign_credit(&shuffled, &config));
+        let (a, b) = (advantages(&transitions, &straight, &estimator), advantages(&shuffled, &mixed, &estimator));
         // Levels have more precision than advantages and would reveal another order of summation.
-        let (levels, mixed_levels) = (est.levels(&transitions, &straight), est.levels(&shuffled, &mixed));
+        let (levels, mixed_levels) = (estimator.levels(&transitions, &straight), estimator.levels(&shuffled, &mixed));
         for (position, &i) in order.iter().enumerate() {
             prop_assert_eq!(straight.returns[i].to_bits(), mixed.returns[position].to_bits());
             prop_assert_eq!(straight.scores[i].to_bits(), mixed.scores[position].to_bits());
@@ -197,12 +197,12 @@ proptest! {
     }
 
     #[test]
-    fn credit_of_a_meta_episode_is_independent_of_others(transitions in any_batch(), how in any_credit()) {
+    fn credit_of_a_meta_episode_is_independent_of_others(transitions in any_batch(), config in any_credit()) {
         // A meta-episode alone has the same credit as in the batch.
-        let together = assign_credit(&transitions, &how);
+        let together = assign_credit(&transitions, &config);
         for id in transitions.iter().map(|r| r.meta_episode).collect::<BTreeSet<_>>() {
             let own: Vec<usize> = (0..transitions.len()).filter(|&i| transitions[i].meta_episode == id).collect();
-            let alone = assign_credit(&own.iter().map(|&i| transitions[i].clone()).collect::<Vec<_>>(), &how);
+            let alone = assign_credit(&own.iter().map(|&i| transitions[i].clone()).collect::<Vec<_>>(), &config);
             for (position, &i) in own.iter().enumerate() {
                 prop_assert_eq!(alone.returns[position], together.returns[i]);
                 prop_assert_eq!(alone.scores[position], together.scores[i]);
@@ -214,8 +214,8 @@ proptest! {
     fn differential_returns_telescope(mut transitions in any_batch(), released in any::<bool>()) {
         transitions.iter_mut().for_each(|r| r.penalty = 0.0);
         let recursion = if released { ReturnRecursion::Released } else { ReturnRecursion::Paper };
-        let how = CreditConfig { recursion, gamma_step: 1.0, gamma_traj: 1.0, ..CreditConfig::default() };
-        let credited = assign_credit(&transitions, &how);
+        let config = CreditConfig { recursion, gamma_step: 1.0, gamma_traj: 1.0, ..CreditConfig::default() };
+        let credited = assign_credit(&transitions, &config);
         let reward = |meta: u32, episode: u32| -> f64 {
             let of = transitions.iter().filter(|r| (r.meta_episode, r.episode) == (meta, episode));
             of.map(|r| f64::from(r.reward)).sum()
@@ -229,8 +229,8 @@ proptest! {
     }
 
     #[test]
-    fn recursions_agree_without_turn_discount(transitions in any_batch(), how in any_credit()) {
-        let of = |recursion| assign_credit(&transitions, &CreditConfig { recursion, gamma_step: 1.0, ..how }).returns;
+    fn recursions_agree_without_turn_discount(transitions in any_batch(), config in any_credit()) {
+        let of = |recursion| assign_credit(&transitions, &CreditConfig { recursion, gamma_step: 1.0, ..config }).returns;
         for (p, r) in of(ReturnRecursion::Paper).into_iter().zip(of(ReturnRecursion::Released)) {
             prop_assert!((p - r).abs() < 1e-3, "{p} against {r}");
         }
@@ -238,7 +238,7 @@ proptest! {
 
     #[test]
     fn differential_equals_cumulative_with_free_failures_and_early_stop(
-        lengths in prop::collection::vec(1_u32..5, 1..5), won in any::<bool>(), how in any_credit(),
+        lengths in prop::collection::vec(1_u32..5, 1..5), won in any::<bool>(), config in any_credit(),
     ) {
         // Failures have reward 0; only the last episode can be won.
         let mut transitions = Vec::new();
@@ -246,7 +246,7 @@ proptest! {
             let last = won && n + 1 == lengths.len();
             transitions.extend((0..turns).map(|t| play(n as u32, t, if last && t + 1 == turns { 10.0 } else { 0.0 })));
         }
-        let of = |assignment| assign_credit(&transitions, &CreditConfig { assignment, ..how });
+        let of = |assignment| assign_credit(&transitions, &CreditConfig { assignment, ..config });
         prop_assert_eq!(of(CreditAssignment::Differential), of(CreditAssignment::Cumulative));
     }
 
@@ -258,14 +258,14 @@ proptest! {
     ) {
         // All members play three episodes. The constant appears in the first improvement only; without turn discount it
         // is equal for all transitions of the first episode, and the mean removes it.
-        let how = CreditConfig { gamma_step: 1.0, ..CreditConfig::default() };
+        let config = CreditConfig { gamma_step: 1.0, ..CreditConfig::default() };
         let advantages_with = |shift: f32| {
             let mut transitions = Vec::new();
             for (m, member) in rewards.iter().enumerate() {
                 let shifted: Vec<f32> = member.iter().map(|r| r + shift).collect();
                 transitions.extend(credit_support::meta_episode(m as u32, &shifted, turns));
             }
-            advantages(&transitions, &assign_credit(&transitions, &how), &Estimator::default())
+            advantages(&transitions, &assign_credit(&transitions, &config), &Estimator::default())
         };
         for (a, b) in advantages_with(0.0).into_iter().zip(advantages_with(constant)) {
             prop_assert!((a - b).abs() < 1e-4, "{a} became {b}");
@@ -275,12 +275,12 @@ proptest! {
     #[test]
     fn finite_rewards_give_finite_advantages(
         transitions in batch(prop_oneof![Just(f32::MAX), Just(f32::MIN), Just(f32::MIN_POSITIVE), prop::num::f32::NORMAL]),
-        how in any_credit(),
-        est in any_estimator(),
+        config in any_credit(),
+        estimator in any_estimator(),
     ) {
-        let credited = assign_credit(&transitions, &how);
+        let credited = assign_credit(&transitions, &config);
         prop_assert!(credited.returns.iter().chain(&credited.scores).all(|x| x.is_finite()));
-        prop_assert!(advantages(&transitions, &credited, &est).iter().all(|x| x.is_finite()));
+        prop_assert!(advantages(&transitions, &credited, &estimator).iter().all(|x| x.is_finite()));
     }
 }
 

@@ -65,10 +65,10 @@ fn two_meta_episode_example_matches_released_method() {
     // A loses, reflects, wins; B wins at once.
     let mut transitions = vec![play(0, 0, -10.0), reflect(1), play(1, 0, 10.0), play(0, 0, 10.0)];
     transitions[3].meta_episode = 1;
-    let how = CreditConfig { reflection: ReflectionScore::Faithful, ..CreditConfig::default() };
+    let config = CreditConfig { reflection: ReflectionScore::Faithful, ..CreditConfig::default() };
     let estimator = Estimator::Gigpo(Gigpo::RELEASED);
     for recursion in [ReturnRecursion::Paper, ReturnRecursion::Released] {
-        let credited = assign_credit(&transitions, &CreditConfig { recursion, ..how });
+        let credited = assign_credit(&transitions, &CreditConfig { recursion, ..config });
         assert_eq!(credited.scores, [-10.0, 0.0, 20.0, 10.0]);
         assert_close(&credited.returns, &[2.0, 20.0, 20.0, 10.0], 1e-6);
         let levels = estimator.levels(&transitions, &credited);
