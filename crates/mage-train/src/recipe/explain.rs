@@ -10,7 +10,7 @@ pub struct RecipeField {
     /// Dotted key.
     pub key: String,
     /// Explanation.
-    pub about: String,
+    pub description: String,
     /// Default value.
     pub default: String,
 }
@@ -103,10 +103,10 @@ pub fn explain(prefix: &str) -> Result<Vec<RecipeField>> {
         |key: &str| prefix.is_empty() || key == prefix || key.strip_prefix(prefix).is_some_and(|r| r.starts_with('.'));
     let found: Vec<RecipeField> = fields()
         .filter(|(key, _)| below(key))
-        .map(|(key, about)| {
+        .map(|(key, description)| {
             let value = key.split('.').try_fold(&defaults, |v, part| v.get(part));
-            let about = about.iter().map(|l| l.trim()).collect::<Vec<_>>().join(" ");
-            RecipeField { default: value.map_or_else(|| "(none)".to_owned(), one_line), about, key }
+            let description = description.iter().map(|l| l.trim()).collect::<Vec<_>>().join(" ");
+            RecipeField { default: value.map_or_else(|| "(none)".to_owned(), one_line), description, key }
         })
         .collect();
     if found.is_empty() { Err(unknown(prefix, "mage recipe explain")) } else { Ok(found) }
@@ -140,8 +140,8 @@ fn shorten(value: &mut Value) {
 
 fn fields() -> impl Iterator<Item = (String, &'static [&'static str])> {
     SECTIONS.iter().flat_map(|(section, fields)| {
-        fields.iter().map(move |(name, about)| {
-            (if section.is_empty() { (*name).to_owned() } else { format!("{section}.{name}") }, *about)
+        fields.iter().map(move |(name, description)| {
+            (if section.is_empty() { (*name).to_owned() } else { format!("{section}.{name}") }, *description)
         })
     })
 }
@@ -224,6 +224,6 @@ mod tests {
         assert_eq!(explain("optim.updates").unwrap().len(), 1);
         assert!(explain("optim").unwrap().len() > 5);
         assert!(explain("optmi").unwrap_err().to_string().contains("no key `optmi`"));
-        assert!(explain("").unwrap().iter().all(|f| f.about.ends_with('.')), "every explanation is a sentence");
+        assert!(explain("").unwrap().iter().all(|f| f.description.ends_with('.')), "every explanation is a sentence");
     }
 }

@@ -60,7 +60,7 @@ fn tell(key: &str, out: &Output) -> anyhow::Result<()> {
             "{} {}\n    {}",
             styled(BOLD, &field.key),
             styled(DIM, format!("= {}", field.default)),
-            field.about
+            field.description
         ))?;
     }
     Ok(())
