@@ -231,13 +231,13 @@ fn outcome(file: &Path, note: &mut dyn FnMut(String)) -> Option<Outcome> {
     }
 }
 
-/// The newest episodes a run has kept, and where they were.
-pub(super) fn newest_episodes(run: &Path, note: &mut dyn FnMut(String)) -> Vec<Trajectory> {
+/// The newest trajectories in a run directory.
+pub(super) fn newest_trajectories(run: &Path, note: &mut dyn FnMut(String)) -> Vec<Trajectory> {
     #[derive(Deserialize)]
-    struct Kept {
-        record: Trajectory,
+    struct StoredTrajectory {
+        trajectory: Trajectory,
     }
-    let folder = run.join("episodes");
+    let folder = run.join("trajectories");
     let files = fs::read_dir(&folder).into_iter().flatten().filter_map(|e| Some(e.ok()?.path()));
     let packed = |p: &PathBuf| p.to_string_lossy().ends_with(".jsonl.zst");
     let Some(newest) = files.filter(packed).max() else { return Vec::new() };
@@ -246,7 +246,9 @@ pub(super) fn newest_episodes(run: &Path, note: &mut dyn FnMut(String)) -> Vec<T
         let mut text = String::new();
         let mut unpacked = ruzstd::decoding::StreamingDecoder::new(file).map_err(|e| e.to_string())?;
         unpacked.read_to_string(&mut text).map_err(|e| e.to_string())?;
-        let read = |line: &str| serde_json::from_str::<Kept>(line).map(|k| k.record).map_err(|e| e.to_string());
+        let read = |line: &str| {
+            serde_json::from_str::<StoredTrajectory>(line).map(|s| s.trajectory).map_err(|e| e.to_string())
+        };
         text.lines().map(read).collect()
     };
     unpack().unwrap_or_else(|problem| {

@@ -215,7 +215,7 @@ pub fn read(paths: &[PathBuf], limits: Limits) -> Result<Report> {
             Ok(run) => {
                 let mut choice = Choice::new(limits.transcripts);
                 let of = format!("{}, training, seed {}", run.name(), run.seed);
-                for record in learning::newest_episodes(path, &mut |note| notes.push(note)) {
+                for record in learning::newest_trajectories(path, &mut |note| notes.push(note)) {
                     let seed = Seeds::default().label(record.key.seed);
                     let transcript = || Transcript::new(&record, &of, seed, limits.text);
                     let won = record.episodes.iter().any(mage_core::episode::Episode::won);
