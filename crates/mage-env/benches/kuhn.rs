@@ -76,7 +76,7 @@ fn oracles(c: &mut Criterion) {
     let switching = r#"
         env = "kuhn"
         [[opponent]]
-        name = "turncoat"
+        name = "switcher"
         kind = "switching"
         between = ["conservative", "aggressive", "intermediate"]
         stay = 0.8

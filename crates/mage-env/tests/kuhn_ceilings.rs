@@ -281,7 +281,7 @@ fn switching(stay: f64) -> PopulationMember {
         .with("between", serde_json::json!(["conservative", "aggressive", "intermediate"]))
         .with("stay", stay);
     PopulationMember {
-        spec: OpponentSpec { name: "turncoat".to_owned(), kind: "switching".to_owned(), params },
+        spec: OpponentSpec { name: "switcher".to_owned(), kind: "switching".to_owned(), params },
         ..PopulationMember::in_domain("switching", 1.0)
     }
 }
@@ -301,7 +301,7 @@ fn opponent_that_never_switches_equals_a_mixture() {
         row(&a.memoryless, &b.memoryless, 9);
         row(&a.full_info, &b.full_info, 9);
         for name in ["conservative", "aggressive", "intermediate"] {
-            close(response(a, &format!("turncoat/{name}")), response(b, name), 9);
+            close(response(a, &format!("switcher/{name}")), response(b, name), 9);
         }
     }
 }
