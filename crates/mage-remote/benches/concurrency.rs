@@ -1,6 +1,6 @@
-//! How near to ideal are a thousand meta-episodes at once, when every answer takes 300 ms?
+//! Benchmark of 1000 concurrent meta-episodes on a server with a latency of 300 ms.
 //!
-//! `cargo bench -p mage-remote --bench thousand`
+//! `cargo bench -p mage-remote --bench concurrency`
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -21,7 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// As in the program.
+/// As in the `mage` binary.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -29,21 +29,21 @@ const AT_ONCE: u64 = 1000;
 const ALL: u64 = 20_000;
 const LATENCY: Duration = Duration::from_millis(300);
 
-/// Megabytes this process holds.
+/// Resident memory of this process in MB.
 fn resident() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|l| l.starts_with("VmRSS:")).and_then(|l| l.split_whitespace().nth(1));
     line.and_then(|k| k.parse::<f64>().ok()).unwrap_or(0.0) / 1024.0
 }
 
-/// Seconds of the processors that this process has used, its server's among them.
+/// CPU seconds of this process, including the test server.
 fn worked() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
     fields.skip(11).take(2).filter_map(|t| t.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
-/// What all meta-episodes share.
+/// Shared by all meta-episodes.
 struct Game {
     env_spec: Arc<dyn EnvSpec>,
     population: Population,
@@ -51,7 +51,7 @@ struct Game {
     settings: Arc<EpisodeConfig>,
 }
 
-/// Plays one meta-episode of Kuhn poker; how many answers it took.
+/// Plays one meta-episode of Kuhn poker; returns the number of requests.
 async fn play(pool: &VllmPool, game: &Game, seed: Seed) -> u64 {
     let task = game.population.draw("train", 2, seed).unwrap();
     let env = game.env_spec.build(&task).unwrap();
@@ -66,7 +66,7 @@ async fn play(pool: &VllmPool, game: &Game, seed: Seed) -> u64 {
             }
             Next::Request(call) => call,
         };
-        // Words as any numbers: nobody reads them here.
+        // Arbitrary token ids: the server ignores them.
         let words = call.body.messages.iter().flat_map(|m| m.content.split_whitespace());
         let prompt: Vec<u32> = words.map(|w| w.bytes().map(u32::from).sum::<u32>() % 16).take(200).collect();
         let params = SamplingParams { max_tokens: 1, seed: call.seed.value(), ..Default::default() };
@@ -123,12 +123,12 @@ fn main() {
                 })
             })
             .collect();
-        // Connections open and caches fill during the first rounds.
+        // The first rounds open connections and fill caches.
         while next.load(Ordering::Relaxed) < 4 * AT_ONCE {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         let (warm, begun, memory, before) = (calls.load(Ordering::Relaxed), Instant::now(), resident(), worked());
-        // The end, where fewer and fewer are left, says nothing of throughput.
+        // The end is excluded, since concurrency drops.
         while next.load(Ordering::Relaxed) < ALL {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }

@@ -1,5 +1,4 @@
-//! How does throughput grow with the number of sampling servers? A simulation, not a measurement: `docs/scale.md` states
-//! what it assumes and holds what it prints.
+//! Simulation of throughput by number of sampling servers. Assumptions and results are in `docs/scale.md`.
 //!
 //! `cargo run --release -p mage-remote --example scale`
 
@@ -7,53 +6,53 @@ use mage_env::Seed;
 use rand::RngExt;
 use std::{cmp::Reverse, collections::BinaryHeap};
 
-/// What is assumed.
+/// Assumptions.
 struct World {
-    /// Meta-episodes of an update.
+    /// Meta-episodes per update.
     meta_episodes: usize,
-    /// Calls of a meta-episode, one after the other.
+    /// Sequential requests per meta-episode.
     calls: usize,
-    /// The middle of an answer's length, in tokens, and the spread of its logarithm: the stragglers.
+    /// Median completion length in tokens, and the standard deviation of its logarithm, which causes stragglers.
     tokens: f64,
     spread: f64,
-    /// Calls that a server works on at once, and seconds a token takes it then.
+    /// Concurrent requests per server, and seconds per token at that load.
     slots: usize,
     per_token: f64,
-    /// Seconds before the first token.
+    /// Time to first token in seconds.
     first: f64,
-    /// Seconds of gradients and steps for one meta-episode.
+    /// Training seconds per meta-episode.
     train: f64,
-    /// Seconds a push of weights takes: to all servers at once, each of which reads the adapter and scores a sequence.
+    /// Seconds of a push to all servers, which load the adapter and compute a fingerprint.
     push: f64,
 }
 
-/// Microseconds, so that they can be ordered.
+/// Microseconds, which are totally ordered.
 type Time = u64;
 
-/// Seconds until all meta-episodes are played by `servers`, and the share of them in which only a tenth was left.
+/// Seconds of a rollout, and the fraction spent on the last tenth of its meta-episodes.
 fn rollout(w: &World, servers: usize, seed: Seed) -> (f64, f64) {
     let mut rng = seed.rng();
     let mut length = || {
-        // Two uniform numbers make a normal one (Box and Muller).
+        // Box-Muller transform.
         let (a, b): (f64, f64) = (rng.random_range(1e-12..1.0), rng.random());
         let normal = (-2.0 * a.ln()).sqrt() * (std::f64::consts::TAU * b).cos();
         w.tokens * (w.spread * normal).exp()
     };
-    // All places of all servers, by when they are free: the least busy server has the next free place.
-    let mut places: BinaryHeap<Reverse<Time>> = (0..servers * w.slots).map(|_| Reverse(0)).collect();
-    // Meta-episodes by when they ask next.
-    let mut asking: BinaryHeap<Reverse<(Time, usize)>> = (0..w.meta_episodes).map(|m| Reverse((0, m))).collect();
+    // All slots by the time they become free: the next request takes the first.
+    let mut slots: BinaryHeap<Reverse<Time>> = (0..servers * w.slots).map(|_| Reverse(0)).collect();
+    // Meta-episodes by the time of their next request.
+    let mut requests: BinaryHeap<Reverse<(Time, usize)>> = (0..w.meta_episodes).map(|m| Reverse((0, m))).collect();
     let mut left = vec![w.calls; w.meta_episodes];
     let mut ends = Vec::with_capacity(w.meta_episodes);
-    while let Some(Reverse((ready, m))) = asking.pop() {
-        let Reverse(free) = places.pop().expect("there are places");
+    while let Some(Reverse((ready, m))) = requests.pop() {
+        let Reverse(free) = slots.pop().expect("at least one server");
         let took = w.first + w.per_token * length();
         let done = ready.max(free) + (took * 1e6) as Time;
-        places.push(Reverse(done));
+        slots.push(Reverse(done));
         left[m] -= 1;
         match left[m] {
             0 => ends.push(done),
-            _ => asking.push(Reverse((done, m))),
+            _ => requests.push(Reverse((done, m))),
         }
     }
     ends.sort_unstable();

@@ -1,4 +1,4 @@
-//! Requests through a network that breaks.
+//! OpenAI-compatible endpoints over an unreliable network.
 
 mod common;
 
@@ -19,7 +19,7 @@ async fn echo() -> Server {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_comes_with_its_counts() {
+async fn response_has_text_and_token_usage() {
     let server = echo().await;
     let chat = chat(server.address);
     let answer = chat.complete(chat_request("two words")).await.unwrap();
@@ -36,7 +36,7 @@ async fn an_answer_comes_with_its_counts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_may_pass_is_tried_again() {
+async fn transient_faults_are_retried() {
     let server = echo().await;
     let faults = [
         Fault::Reset,
@@ -61,7 +61,7 @@ async fn what_may_pass_is_tried_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_answer_is_waited_for_and_one_too_slow_is_not() {
+async fn attempt_timeout_limits_slow_responses() {
     let server = echo().await;
     let slow = Proxy::start(server.address, [Fault::Drip(Duration::from_millis(5))]).await;
     assert_eq!(chat(slow.address).complete(chat_request("hello")).await.unwrap().text, "you said hello");
@@ -72,7 +72,7 @@ async fn a_slow_answer_is_waited_for_and_one_too_slow_is_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_asks_for_time_gets_it() {
+async fn retry_after_delays_the_next_attempt() {
     let server = echo().await;
     let busy = Fault::Reply(429, "retry-after: 1\r\n".to_owned(), "slow down".to_owned());
     let proxy = Proxy::start(server.address, [busy]).await;
@@ -82,7 +82,7 @@ async fn a_server_that_asks_for_time_gets_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn refusals_are_final_and_say_why() {
+async fn rejections_are_permanent_and_state_the_reason() {
     let server = echo().await;
     for status in [400, 401, 403, 404, 422, 307] {
         let proxy = Proxy::start(server.address, [Fault::reply(status, "{\"message\": \"no such\nmodel\"}")]).await;
@@ -97,7 +97,7 @@ async fn refusals_are_final_and_say_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_deadline_ends_it() {
+async fn retries_end_at_the_deadline() {
     let server = echo().await;
     let proxy = Proxy::start(server.address, (0..1000).map(|_| Fault::reply(502, "bad gateway"))).await;
     let client = client(proxy.address, |e| e.limits.deadline = Duration::from_millis(1200));
@@ -105,7 +105,7 @@ async fn the_deadline_ends_it() {
     assert!(error.contains("502") && error.contains("gave up after") && error.contains("deadline is 1.2 s"), "{error}");
     let tried = proxy.requests.load(Ordering::SeqCst);
     assert!((2..=4).contains(&tried), "pauses of 250, 500 and 1000 ms, at least half of each: {tried}");
-    // Nobody there at all is the same.
+    // The same for an unreachable server.
     let nobody = common::client(Server::start(Duration::ZERO, str::to_owned).await.address, |e| {
         e.limits.deadline = Duration::from_millis(400);
     });
@@ -114,7 +114,7 @@ async fn the_deadline_ends_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_more_are_under_way_than_asked() {
+async fn concurrency_is_limited() {
     let server = Server::start(Duration::from_millis(30), str::to_owned).await;
     let chat = Arc::new(RemoteChat::new(client(server.address, |e| e.limits.max_in_flight = 5)));
     let all: Vec<_> = (0..40)
@@ -130,8 +130,8 @@ async fn no_more_are_under_way_than_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_key_reaches_the_server_and_nobody_else() {
-    // The only test in this process that names this variable.
+async fn key_is_sent_and_redacted_everywhere() {
+    // The only test in this process that uses this variable.
     let key = {
         #[expect(unsafe_code, reason = "the environment of a test process, before anybody reads this name")]
         unsafe {
@@ -152,7 +152,7 @@ async fn the_key_reaches_the_server_and_nobody_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn extra_fields_are_sent_and_nulls_take_fields_out() {
+async fn extra_fields_are_added_and_nulls_remove_fields() {
     let server = echo().await;
     let client = client(server.address, |e| {
         e.extra.insert("max_tokens".to_owned(), serde_json::Value::Null);
@@ -165,7 +165,7 @@ async fn extra_fields_are_sent_and_nulls_take_fields_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn embeddings_are_asked_for_once() {
+async fn embeddings_are_cached() {
     let server = echo().await;
     let proxy = Proxy::start(server.address, [Fault::Reset]).await;
     let embeddings = RemoteEmbeddings::new(client(proxy.address, |_| ()), tokio::runtime::Handle::current()).unwrap();
@@ -173,7 +173,7 @@ async fn embeddings_are_asked_for_once() {
     let near: Vec<f32> = vectors[1..].iter().map(|v| mage_core::cosine(&vectors[0], v)).collect();
     assert!((near[2] - 1.0).abs() < 1e-6 && near[1] == 0.0 && near[0] > 0.9, "{near:?}");
     assert_eq!(embeddings.embed(&["ab", "aab", "cd"]).unwrap().len(), 3);
-    assert_eq!(server.seen.requests(), 1, "everything was known");
+    assert_eq!(server.seen.requests(), 1, "all texts were cached");
     assert!(embeddings.id().starts_with("tiny at http://127.0.0.1:"));
     let many: Vec<String> = (0..150).map(|i| format!("a{i}")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();

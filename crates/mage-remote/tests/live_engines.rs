@@ -1,5 +1,6 @@
-//! Against engines that run: SkyRL at `MAGE_TINKER_URL` and vLLM at `MAGE_VLLM_URL`, both with the model in
-//! `MAGE_ENGINE_MODEL`, as `conformance/engines/run.py` starts them. Skipped, loudly, where they are not named.
+//! Tests against running engines: SkyRL at `MAGE_TINKER_URL` and vLLM at `MAGE_VLLM_URL`, both with the model in
+//! `MAGE_ENGINE_MODEL`, as started by `conformance/engines/run.py`. Skipped with a message if the variables are not
+//! set.
 
 use mage_engine::{
     AdapterName, Loss, Objective, OptimStep, PerToken, SampleRequest, Sampler, SamplingParams, ScoreRequest,
@@ -19,7 +20,7 @@ struct Engines {
     context: usize,
 }
 
-/// Says so where everybody sees it: what a test prints in the usual way is kept back when it passes.
+/// Writes to stderr directly: captured output of passing tests is not shown.
 fn skip(why: &str) {
     let _ = writeln!(std::io::stderr(), "\n*** SKIPPED: {why}; see conformance/engines/ ***");
 }
@@ -83,7 +84,7 @@ impl Engines {
     }
 }
 
-/// A few rows to learn from, on policy: each token's log-probability of now is its old one.
+/// A small on-policy batch: the old log-probs are the current ones.
 fn rows(logprobs: Option<&[f32]>) -> TokenForest {
     let tokens: Vec<Vec<u32>> = vec![vec![0, 3, 5, 7, 2, 4], vec![1, 6, 2, 9, 3]];
     let mut at = 0;
@@ -107,7 +108,7 @@ fn rows(logprobs: Option<&[f32]>) -> TokenForest {
 }
 
 #[test]
-fn the_server_is_what_its_backend_is_known_to_be() {
+fn calibration_matches_the_backend() {
     let Some(engines) = engines() else { return };
     let dir = tempfile::tempdir().unwrap();
     let mut settings = engines.settings(dir.path());
@@ -122,7 +123,7 @@ fn the_server_is_what_its_backend_is_known_to_be() {
 }
 
 #[test]
-fn a_policy_learns_is_sampled_and_goes_on_from_a_checkpoint() {
+fn policy_trains_samples_and_resumes_from_a_checkpoint() {
     let Some(engines) = engines() else { return };
     let dir = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -167,13 +168,17 @@ fn a_policy_learns_is_sampled_and_goes_on_from_a_checkpoint() {
     drop(trainer);
     let mut resumed = TinkerTrainer::connect(engines.settings(&dir.path().join("adapters")), None).unwrap();
     resumed.load(&checkpoint).unwrap();
-    assert_eq!(resumed.forward_backward(&rows(None), &ce).unwrap().logprobs, next.logprobs, "the very same");
+    assert_eq!(resumed.forward_backward(&rows(None), &ce).unwrap().logprobs, next.logprobs, "identical bits");
     resumed.optim_step(&step).unwrap();
-    assert_eq!(resumed.forward_backward(&rows(None), &ce).unwrap().logprobs, later.logprobs, "the optimiser too");
+    assert_eq!(
+        resumed.forward_backward(&rows(None), &ce).unwrap().logprobs,
+        later.logprobs,
+        "identical optimiser state"
+    );
 }
 
 #[test]
-fn what_is_learned_reaches_vllm() {
+fn trained_weights_reach_vllm() {
     let Some(engines) = engines() else { return };
     let Some(pool) = engines.pool() else {
         skip("MAGE_VLLM_URL names no server");
@@ -197,7 +202,7 @@ fn what_is_learned_reaches_vllm() {
             assert!((a - b).abs() < 1e-5, "{scored:?} {:?}", own.logprobs);
         }
         trainer.optim_step(&step).unwrap();
-        // Past versions stay.
+        // Past versions stay available.
         let first = runtime.block_on(pool.score(score("policy@0"))).unwrap();
         assert_eq!((first.weights.to_string().as_str(), &first.logprobs), ("policy@0", &scored[0]));
     }
@@ -213,5 +218,5 @@ fn what_is_learned_reaches_vllm() {
     for (a, b) in sample.logprobs.iter().zip(&scores.logprobs) {
         assert!((a - b).abs() < 1e-5, "{sample:?} {scores:?}");
     }
-    assert_eq!(sample, runtime.block_on(pool.sample(request)).unwrap(), "the seed decides");
+    assert_eq!(sample, runtime.block_on(pool.sample(request)).unwrap(), "same seed, same sample");
 }

@@ -1,4 +1,4 @@
-//! Training through a network that breaks, against a double of the protocol that was recorded from a real server.
+//! Training over an unreliable network, against a test double with recorded responses of a real server.
 
 mod common;
 
@@ -17,7 +17,8 @@ use std::{
 };
 use tokio::runtime::Runtime;
 
-/// The script with the faults before the double; what came, how many requests there were, and what was done to the weights.
+/// Runs the script through a proxy with faults. Returns the result, the number of requests, the weight history and the
+/// log.
 fn through(
     runtime: &Runtime,
     misbehaviour: Option<Misbehaviour>,
@@ -35,12 +36,12 @@ fn through(
 }
 
 #[test]
-fn nothing_is_lost_and_nothing_is_doubled_wherever_the_network_breaks() {
+fn every_request_survives_every_network_fault_exactly_once() {
     let runtime = runtime();
     let (whole, requests, history, said) = through(&runtime, None, Vec::new());
     let whole = whole.unwrap();
     assert!(whole.steps == 4 && said.is_empty(), "{whole:?} {said:?}");
-    // Each request meets each fault in some run; runs are mostly pauses, so that many go at once.
+    // Every request meets every fault in some run. Runs mostly wait, so many run concurrently.
     let faults = [
         Fault::Reset,
         Fault::reply(500, "oops"),
@@ -76,11 +77,11 @@ fn nothing_is_lost_and_nothing_is_doubled_wherever_the_network_breaks() {
 }
 
 #[test]
-fn a_server_that_forgets_is_fed_and_nothing_is_trained_twice() {
+fn lost_model_is_restored_without_repeating_steps() {
     let runtime = runtime();
     let (whole, _, history, _) = through(&runtime, None, Vec::new());
     let whole = whole.unwrap();
-    // Calibration computes ten things, on a model of its own; then come gradients and steps by turns.
+    // Calibration has ten computations on its own model; then gradients and steps alternate.
     for after in 0..=19 {
         let (came, _, done, said) = through(&runtime, Some(Misbehaviour::ForgetsAfter(after)), Vec::new());
         let came = came.unwrap_or_else(|e| panic!("forgets after {after}: {e}"));
@@ -91,12 +92,12 @@ fn a_server_that_forgets_is_fed_and_nothing_is_trained_twice() {
 }
 
 #[test]
-fn a_gradient_that_somebody_left_is_in_no_step_wherever_its_place_comes_free() {
+fn stale_gradient_of_another_run_enters_no_step() {
     let runtime = runtime();
     let (whole, _, history, _) = through(&runtime, None, Vec::new());
     let whole = whole.unwrap();
-    // The calibration's, which discards it; the trainer's, and the one that takes its first step once more; the resumed one's, the
-    // one that the checkpoint is put into, and again the one that takes its first step once more.
+    // Models in order: the calibration's, which discards the gradient; the trainer's and the one that repeats its first
+    // step; the resumed one's, the one that loads the checkpoint, and the one that repeats the first step.
     for at in 1..=6 {
         let (came, _, done, said) = through(&runtime, Some(Misbehaviour::LeavesGradient(at)), Vec::new());
         let came = came.unwrap_or_else(|e| panic!("left to model {at}: {e}"));
@@ -107,11 +108,11 @@ fn a_gradient_that_somebody_left_is_in_no_step_wherever_its_place_comes_free() {
 }
 
 #[test]
-fn a_server_lost_at_any_sample_is_fed() {
+fn model_lost_at_any_sample_is_restored() {
     let runtime = runtime();
     let (whole, _, history, _) = through(&runtime, None, Vec::new());
     let whole = whole.unwrap();
-    // Two publications and a resumption are each looked at by a sample, and one is asked for.
+    // Two publishes and a resume each sample a fingerprint, and one completion is sampled.
     for at in 0..4 {
         let (came, _, done, said) = through(&runtime, Some(Misbehaviour::ForgetsAtSample(at)), Vec::new());
         let came = came.unwrap_or_else(|e| panic!("forgets at sample {at}: {e}"));
@@ -120,7 +121,7 @@ fn a_server_lost_at_any_sample_is_fed() {
     }
 }
 
-/// A trainer of two steps whose weights are published, without the calibration.
+/// A trainer after two steps with published weights, without calibration.
 fn published(double: &Double, dir: &std::path::Path, notices: StatusLog) -> TinkerTrainer {
     let mut settings = script::settings(&double.url(), dir, notices);
     settings.calibrate = false;
@@ -134,7 +135,7 @@ fn published(double: &Double, dir: &std::path::Path, notices: StatusLog) -> Tink
 }
 
 #[test]
-fn many_who_sample_from_a_lost_server_have_it_fed_once() {
+fn concurrent_samples_restore_a_lost_model_once() {
     let runtime = runtime();
     let whole = through(&runtime, None, Vec::new()).0.unwrap();
     let double = runtime.block_on(Double::start(None));
@@ -163,21 +164,21 @@ fn many_who_sample_from_a_lost_server_have_it_fed_once() {
     sample_many();
     let lines = std::mem::take(&mut *said.lock().unwrap());
     assert!(lines.len() == 1 && lines[0].contains("lost the model"), "{lines:?}");
-    assert_eq!(computed(), before, "one feeding, from the kept state");
-    // The model is still there, and only the way to sample from it is lost.
+    assert_eq!(computed(), before, "one restore from the saved state");
+    // The model still exists; only its sampling session is lost.
     double.world.lock().unwrap().forget_sessions();
     sample_many();
     let lines = std::mem::take(&mut *said.lock().unwrap());
     assert!(lines.len() == 1 && lines[0].contains("lost policy@0 for sampling"), "{lines:?}");
-    assert_eq!(computed(), before, "nothing is trained again");
-    // Training goes on as if nothing had been.
+    assert_eq!(computed(), before, "no training is repeated");
+    // Training continues with identical results.
     let report = trainer.forward_backward(&script::batch(-1.0), &Loss::of(Objective::ppo(0.2, 0.3))).unwrap();
     let stepped = trainer.optim_step(&script::step()).unwrap();
     assert_eq!((report.loss, stepped.grad_norm, stepped.steps), (whole.losses[2], whole.norms[2], 3));
 }
 
 #[test]
-fn a_sample_that_cannot_be_read_is_asked_for_again() {
+fn invalid_sample_responses_are_retried() {
     let runtime = runtime();
     let double = runtime.block_on(Double::start(None));
     let dir = tempfile::tempdir().unwrap();
@@ -198,7 +199,7 @@ fn a_sample_that_cannot_be_read_is_asked_for_again() {
 }
 
 #[test]
-fn a_sampler_that_outlives_its_trainer_says_so() {
+fn sampler_without_its_trainer_reports_it() {
     let runtime = runtime();
     let double = runtime.block_on(Double::start(None));
     let dir = tempfile::tempdir().unwrap();
@@ -210,13 +211,13 @@ fn a_sampler_that_outlives_its_trainer_says_so() {
 }
 
 #[test]
-fn other_weights_than_were_published_are_refused() {
+fn sampling_from_wrong_weights_is_rejected() {
     let e = through(&runtime(), Some(Misbehaviour::StaleSampler), Vec::new()).0.unwrap_err().to_string();
     assert!(e.contains("it does not have policy@") && e.contains("log-probs of the fingerprint sequence"), "{e}");
 }
 
 #[test]
-fn a_sequence_number_used_by_somebody_else_is_final() {
+fn sequence_number_conflict_is_permanent() {
     let runtime = runtime();
     let double = runtime.block_on(Double::start(None));
     let conflict = Fault::reply(409, "{\"detail\": \"Training request sequence number was reused\"}");
@@ -236,7 +237,7 @@ fn a_sequence_number_used_by_somebody_else_is_final() {
 }
 
 #[test]
-fn what_happened_first_is_said_and_waiting_has_an_end() {
+fn error_states_the_first_failure_after_the_outage_timeout() {
     let runtime = runtime();
     let double = runtime.block_on(Double::start(None));
     let first = Fault::reply(503, "{\"detail\": \"the engine fell over\"}");
@@ -256,7 +257,7 @@ fn what_happened_first_is_said_and_waiting_has_an_end() {
 }
 
 #[test]
-fn the_server_keeps_what_somebody_may_ask_for_and_no_more() {
+fn unreferenced_server_state_is_deleted() {
     let runtime = runtime();
     let double = runtime.block_on(Double::start(None));
     let dir = tempfile::tempdir().unwrap();
@@ -278,10 +279,10 @@ fn the_server_keeps_what_somebody_may_ask_for_and_no_more() {
     trainer.publish(&policy).unwrap();
     learn(&mut trainer, -1.0, &ppo);
     trainer.publish(&policy).unwrap();
-    assert_eq!((kept("weights"), kept("sampler_weights")), (1, 1), "the newest of each");
+    assert_eq!((kept("weights"), kept("sampler_weights")), (1, 1), "only the newest of each");
     let (first, second) = (dir.path().join("run/first"), dir.path().join("run/second"));
     trainer.save(&first).unwrap();
-    // Nothing happened in between: both stand for one state, which goes with the last of them.
+    // No step in between: both checkpoints refer to one state, which is deleted with the last of them.
     trainer.save(&second).unwrap();
     assert_eq!(kept("weights"), 1);
     learn(&mut trainer, 0.5, &ppo);
@@ -289,7 +290,7 @@ fn the_server_keeps_what_somebody_may_ask_for_and_no_more() {
     std::fs::remove_dir_all(&first).unwrap();
     assert_eq!(kept("weights"), 1);
     drop(trainer);
-    assert_eq!((kept("weights"), kept("sampler_weights")), (1, 0), "a checkpoint relies on the one");
+    assert_eq!((kept("weights"), kept("sampler_weights")), (1, 0), "a checkpoint refers to the state");
     let mut resumed = TinkerTrainer::connect(settings.clone(), None).unwrap();
     resumed.load(&second).unwrap();
     resumed.release_checkpoint(&second);

@@ -1,4 +1,4 @@
-//! A server that repeats the key in each kind of answer: no error and no line has it.
+//! Redaction of the API key: a server repeats it in every kind of response, and no error or log line contains it.
 
 mod common;
 
@@ -14,17 +14,17 @@ use std::{
     time::Duration,
 };
 
-/// Something long that every test is given, and that nobody would write into an error.
+/// A long variable that is set for every test and appears in no error otherwise.
 const VARIABLE: &str = "CARGO_MANIFEST_DIR";
 
 #[test]
-fn no_answer_brings_the_key_to_light() {
+fn no_response_reveals_the_key() {
     let runtime = runtime();
     let (key, secret) = (ApiKey::from_env(VARIABLE).unwrap().unwrap(), std::env::var(VARIABLE).unwrap());
     let long = format!("{}{secret}", "x".repeat(400 - secret.len() / 2));
     let escaped: String = secret.chars().map(|c| format!("\\u{:04x}", c as u32)).collect();
     let said = |v: serde_json::Value| v.to_string();
-    // Where it is said, with which status, what, and what the error is about all the same.
+    // Request path, status, body, and text that the error must still contain.
     let all = [
         ("client/config", 403, secret.clone(), "403"),
         ("client/config", 403, long, "403"),
@@ -87,7 +87,7 @@ fn no_answer_brings_the_key_to_light() {
 }
 
 #[test]
-fn a_line_about_a_lost_model_is_without_the_key() {
+fn log_line_about_a_lost_model_has_no_key() {
     let runtime = runtime();
     let (key, secret) = (ApiKey::from_env(VARIABLE).unwrap().unwrap(), std::env::var(VARIABLE).unwrap());
     let double = runtime.block_on(Double::start(None));
@@ -110,7 +110,7 @@ fn a_line_about_a_lost_model_is_without_the_key() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn that_a_key_can_be_read_on_the_way_is_said_before_it_is_sent() {
+async fn insecure_transport_warning_precedes_the_first_request() {
     let double = Double::start(None).await;
     let requests = Arc::<AtomicUsize>::default();
     let count = Arc::clone(&requests);
@@ -123,7 +123,7 @@ async fn that_a_key_can_be_read_on_the_way_is_said_before_it_is_sent() {
     let notices =
         StatusLog::new(move |line| hear.lock().unwrap().push((line.to_owned(), count.load(Ordering::SeqCst))));
     let dir = tempfile::tempdir().unwrap();
-    // Leads here, and does not look like it.
+    // Resolves to this machine without being a loopback address.
     let url = format!("http://0.0.0.0:{}", double.address.port());
     let mut server = script::settings(&url, dir.path(), notices).server;
     server.key = ApiKey::from_env(VARIABLE).unwrap();

@@ -1,4 +1,4 @@
-//! A trainer that is killed at any request: what goes on from its newest checkpoint ends as if nothing had happened.
+//! A trainer killed at any request: a resume from the newest checkpoint gives identical results.
 
 mod common;
 
@@ -20,13 +20,13 @@ use std::{
 use tokio::runtime::Runtime;
 
 /// Loss and norm of each update.
-type Numbers = BTreeMap<usize, (f64, f64)>;
+type Results = BTreeMap<usize, (f64, f64)>;
 
 const UPDATES: usize = 4;
-/// Updates after which weights are published and a checkpoint is made; there is always one only.
+/// Updates after which weights are published and a checkpoint is saved; only one checkpoint is kept.
 const CHECKPOINTS: [usize; 2] = [2, 3];
 
-fn place(run: &Path, update: usize) -> PathBuf {
+fn checkpoint_dir(run: &Path, update: usize) -> PathBuf {
     run.join(format!("{update:06}"))
 }
 
@@ -37,13 +37,13 @@ fn checkpoints(run: &Path) -> Vec<usize> {
     found
 }
 
-/// A run from its newest checkpoint to its end, or to its death. Checkpoints are made as run directories make them: written beside,
-/// put in place at once, and only then are older ones removed.
-fn run_updates(settings: &TinkerSettings, run: &Path, numbers: &mut Numbers) -> mage_engine::Result<()> {
+/// Runs from the newest checkpoint to the end or until killed. Checkpoints are written as run directories write them:
+/// staged, renamed, then older ones are removed.
+fn run_updates(settings: &TinkerSettings, run: &Path, numbers: &mut Results) -> mage_engine::Result<()> {
     let mut trainer = TinkerTrainer::connect(settings.clone(), None)?;
     let mut done = 0;
     if let Some(newest) = checkpoints(run).last() {
-        trainer.load(&place(run, *newest))?;
+        trainer.load(&checkpoint_dir(run, *newest))?;
         done = *newest;
     }
     let (imitate, ppo) = (Loss::of(Objective::CrossEntropy), Loss::of(Objective::ppo(0.2, 0.3)));
@@ -61,17 +61,17 @@ fn run_updates(settings: &TinkerSettings, run: &Path, numbers: &mut Numbers) -> 
         let staging = run.join(".unfinished");
         let _ = fs::remove_dir_all(&staging);
         trainer.save(&staging)?;
-        fs::rename(&staging, place(run, done)).unwrap();
+        fs::rename(&staging, checkpoint_dir(run, done)).unwrap();
         for old in checkpoints(run).into_iter().filter(|old| *old < done) {
-            trainer.release_checkpoint(&place(run, old));
-            fs::remove_dir_all(place(run, old)).unwrap();
+            trainer.release_checkpoint(&checkpoint_dir(run, old));
+            fs::remove_dir_all(checkpoint_dir(run, old)).unwrap();
         }
     }
     Ok(())
 }
 
-/// What comes of a run that meets the faults before it is gone on with, how many requests that took, and what was done to the weights.
-fn through(runtime: &Runtime, faults: Vec<Fault>) -> (Numbers, usize, Vec<u64>) {
+/// Runs with faults and resumes if killed. Returns results, number of requests and weight history.
+fn through(runtime: &Runtime, faults: Vec<Fault>) -> (Results, usize, Vec<u64>) {
     let double = runtime.block_on(Double::start(None));
     double.world.lock().unwrap().packs_anything = true;
     let proxy = runtime.block_on(Proxy::start(double.address, faults));
@@ -80,31 +80,31 @@ fn through(runtime: &Runtime, faults: Vec<Fault>) -> (Numbers, usize, Vec<u64>) 
     fs::create_dir(&run).unwrap();
     let mut settings = script::settings(&proxy.url(), dir.path(), StatusLog::default());
     settings.calibrate = false;
-    // However busy this machine is, it dies of the faults and of nothing else.
+    // On a slow machine, only the faults may kill it.
     settings.server.timeouts.attempt = Duration::from_secs(20);
-    let mut numbers = Numbers::new();
+    let mut numbers = Results::new();
     let died = run_updates(&settings, &run, &mut numbers).is_err();
     let requests = proxy.requests.load(Ordering::SeqCst);
     if died {
-        // Its session has expired, and its place is the next one's, with whatever lies there.
+        // Its session has expired, and its slot goes to the next model with its gradient.
         double.world.lock().unwrap().expire_models();
         settings.server.url = double.url();
         run_updates(&settings, &run, &mut numbers).unwrap_or_else(|e| panic!("killed at request {requests}: {e}"));
     }
     let world = double.world.lock().unwrap();
     let kept = world.saved.keys().filter(|path| path.contains("/weights/")).count();
-    // The checkpoint's, and what one that was killed could not remove any more.
+    // The checkpoint's state, and states that the killed run could not delete.
     assert!(kept >= 1 && kept <= if died { 3 } else { 1 }, "{:?}", world.saved.keys());
     (numbers, requests, world.last_history.clone())
 }
 
 #[test]
-fn a_run_killed_at_any_request_goes_on_as_if_nothing_had_happened() {
+fn run_killed_at_any_request_resumes_with_identical_results() {
     let runtime = runtime();
     let (whole, requests, history) = through(&runtime, Vec::new());
     assert_eq!(whole.len(), UPDATES);
-    // The server did not hear the last request, or did it and nobody heard its answer; after that it is asked in vain, and a
-    // refusal ends a run at once.
+    // The last request was not received, or its response was lost. After that every request is rejected, which ends a
+    // run at once.
     let last = [Fault::Reset, Fault::HalfBody];
     let kills: Vec<(usize, Fault)> = (0..requests).flat_map(|at| last.clone().map(|fault| (at, fault))).collect();
     let next = Mutex::new(kills.into_iter());

@@ -1,4 +1,4 @@
-//! Numbers that are none, from a server: what it holds then is not trusted, and nothing is learned from it.
+//! Non-finite values from a server: its state is discarded and no step uses them.
 
 mod common;
 
@@ -11,8 +11,8 @@ use mage_engine::{AdapterName, Loss, Objective, Trainer};
 use mage_remote::{StatusLog, TinkerTrainer};
 use tokio::runtime::Runtime;
 
-/// What comes of the script, and what was done to the weights, where nothing goes wrong.
-fn undisturbed(runtime: &Runtime) -> (ScriptResult, Vec<u64>) {
+/// Result and weight history of the script without faults.
+fn without_faults(runtime: &Runtime) -> (ScriptResult, Vec<u64>) {
     let double = runtime.block_on(Double::start(None));
     let dir = tempfile::tempdir().unwrap();
     let came =
@@ -22,10 +22,11 @@ fn undisturbed(runtime: &Runtime) -> (ScriptResult, Vec<u64>) {
 }
 
 #[test]
-fn a_gradient_of_numbers_that_are_none_is_taken_back_and_asked_for_again() {
+fn nonfinite_gradient_is_discarded_and_retried() {
     let runtime = runtime();
-    let (whole, history) = undisturbed(&runtime);
-    // Before anything was kept, after it, and after a checkpoint was loaded. What comes first is done by two models.
+    let (whole, history) = without_faults(&runtime);
+    // Before the first save, after it, and after a checkpoint was loaded. The first gradients are computed on two
+    // models.
     for at in 1..=7 {
         let double = runtime.block_on(Double::start(Some(Misbehaviour::NonFiniteGradient(at, 1))));
         let (notices, said) = capture_log();
@@ -46,10 +47,10 @@ fn a_gradient_of_numbers_that_are_none_is_taken_back_and_asked_for_again() {
 }
 
 #[test]
-fn numbers_that_are_none_twice_end_it_before_a_step_and_the_checkpoint_goes_on() {
+fn repeated_nonfinite_gradient_fails_before_a_step_and_the_checkpoint_resumes() {
     let runtime = runtime();
-    let (whole, history) = undisturbed(&runtime);
-    // The fifth gradient, as the first is asked for twice, follows the checkpoint.
+    let (whole, history) = without_faults(&runtime);
+    // The first gradient is computed twice, so the fifth follows the checkpoint.
     let double = runtime.block_on(Double::start(Some(Misbehaviour::NonFiniteGradient(5, 2))));
     let dir = tempfile::tempdir().unwrap();
     let mut settings = script::settings(&double.url(), dir.path(), StatusLog::default());
@@ -72,7 +73,7 @@ fn numbers_that_are_none_twice_end_it_before_a_step_and_the_checkpoint_goes_on()
 }
 
 #[test]
-fn nobody_steps_with_numbers_that_are_none() {
+fn no_step_follows_a_nonfinite_gradient() {
     let runtime = runtime();
     let double = runtime.block_on(Double::start(Some(Misbehaviour::NonFiniteGradient(1, 2))));
     let dir = tempfile::tempdir().unwrap();
@@ -87,11 +88,11 @@ fn nobody_steps_with_numbers_that_are_none() {
 }
 
 #[test]
-fn a_step_that_ruined_the_weights_is_taken_back() {
+fn step_with_a_nonfinite_norm_is_undone() {
     let runtime = runtime();
-    let (whole, _) = undisturbed(&runtime);
+    let (whole, _) = without_faults(&runtime);
     let (imitate, ppo) = (Loss::of(Objective::CrossEntropy), Loss::of(Objective::ppo(0.2, 0.3)));
-    // What the weights are in the end, by what the server did to them; a step that came to nothing is taken once more.
+    // Final weight history; a skipped step is repeated.
     let learn = |misbehaviour| {
         let double = runtime.block_on(Double::start(misbehaviour));
         let dir = tempfile::tempdir().unwrap();
@@ -124,11 +125,11 @@ fn a_step_that_ruined_the_weights_is_taken_back() {
     };
     let (history, none) = learn(None);
     assert!(none.is_empty());
-    // The first step is taken twice, by a model each, and is none before two agree.
+    // The first step is taken on two models and counts only once both agree.
     for taken in 1..=2 {
         assert_eq!(learn(Some(Misbehaviour::NullNorm(taken))), (history.clone(), vec![]));
     }
-    // The third follows a kept state.
+    // The third step follows a saved state.
     for at in 1..3 {
         assert_eq!(learn(Some(Misbehaviour::NullNorm(at + 2))), (history.clone(), vec![at]));
     }

@@ -1,4 +1,4 @@
-//! A server that trains and a pool that samples: how adapters get from the one to the other.
+//! Transfer of adapters from the training server to a vLLM pool.
 
 mod common;
 
@@ -20,7 +20,7 @@ use std::{
 };
 
 #[test]
-fn an_adapter_is_fetched_once_however_many_want_it() {
+fn adapter_is_downloaded_once_for_all_consumers() {
     let runtime = runtime();
     let double = runtime.block_on(Double::start(None));
     let vllm = runtime.block_on(Vllm::start(Duration::ZERO));
@@ -28,9 +28,9 @@ fn an_adapter_is_fetched_once_however_many_want_it() {
     let (adapters, checkpoint) = (dir.path().join("adapters"), dir.path().join("checkpoint"));
     let mut settings = script::settings(&double.url(), &adapters, StatusLog::default());
     settings.calibrate = false;
-    // It takes any numbers for the trainer's: doubles of engines know nothing of each other.
-    let trusting = VllmPoolSettings { tolerance: 1e3, ..pool_settings(vec![vllm.url()], short_attempts(), 64).0 };
-    let pool = Arc::new(VllmPool::new(trusting).unwrap());
+    // A high tolerance, since the two test doubles have different weights.
+    let tolerant = VllmPoolSettings { tolerance: 1e3, ..pool_settings(vec![vllm.url()], short_attempts(), 64).0 };
+    let pool = Arc::new(VllmPool::new(tolerant).unwrap());
     let mut trainer = TinkerTrainer::connect(settings, Some(pool)).unwrap();
     script::train_three_steps(&mut trainer);
     let fetched = Arc::<AtomicUsize>::default();
@@ -39,7 +39,7 @@ fn an_adapter_is_fetched_once_however_many_want_it() {
         count.fetch_add(usize::from(path.ends_with("/download")), Ordering::SeqCst);
         None
     });
-    // As at the start of a run, and as after an update that ends with a checkpoint.
+    // As at the start of a run, and after an update that ends with a checkpoint.
     trainer.publish(&AdapterName::new("reference")).unwrap();
     trainer.publish(&AdapterName::default()).unwrap();
     trainer.save(&checkpoint).unwrap();
@@ -49,7 +49,7 @@ fn an_adapter_is_fetched_once_however_many_want_it() {
     for pushed in vllm.seen.adapters.lock().unwrap().values() {
         assert_eq!(read(pushed.as_ref()), read(&checkpoint));
     }
-    // Where the folder is gone it is fetched again; what was published out of it is missed.
+    // If the directory is gone the adapter is downloaded again; older published copies are missing.
     std::fs::remove_dir_all(&adapters).unwrap();
     trainer.save(&dir.path().join("another")).unwrap_err();
     assert_eq!(fetched.load(Ordering::SeqCst), 2);

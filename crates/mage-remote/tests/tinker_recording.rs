@@ -1,5 +1,6 @@
-//! Records what `tests/common/tinker_double.rs` answers from: the script against a real SkyRL at `MAGE_TINKER_URL` whose
-//! model is called `tiny` and has 16 words (`conformance/engines/run.py` starts one).
+//! Recorder of the responses that `tests/common/tinker_double.rs` replays: runs the script against a real SkyRL at
+//! `MAGE_TINKER_URL`, whose model is called `tiny` and has a vocabulary of 16 (`conformance/engines/run.py` starts
+//! one).
 //!
 //! `cargo test -p mage-remote --test tinker_recording -- --ignored`
 
@@ -9,7 +10,7 @@ use common::{recorder::record, tinker_script as script};
 use mage_remote::StatusLog;
 
 #[test]
-#[ignore = "needs a running SkyRL, and writes into the repository"]
+#[ignore = "needs a running SkyRL and writes into the repository"]
 fn record_the_script() {
     let at = |name| std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set"));
     let url = at("MAGE_TINKER_URL");

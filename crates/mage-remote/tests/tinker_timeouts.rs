@@ -1,4 +1,4 @@
-//! Servers that take their time, or never come to an end: what is waited for is said, and every wait has an end.
+//! Slow and stuck Tinker servers: waits are logged and limited.
 
 mod common;
 
@@ -22,7 +22,7 @@ use std::{
     time::Duration,
 };
 
-/// Settings without a calibration, and what is said.
+/// Settings without calibration, with the log.
 fn uncalibrated(url: &str, dir: &Path) -> (TinkerSettings, LogLines) {
     let (notices, lines) = capture_log();
     let mut settings = script::settings(url, dir, notices);
@@ -31,7 +31,7 @@ fn uncalibrated(url: &str, dir: &Path) -> (TinkerSettings, LogLines) {
 }
 
 #[test]
-fn a_model_that_cannot_be_made_is_asked_for_a_few_times_and_said() {
+fn failing_model_creation_is_retried_and_logged() {
     let runtime = runtime();
     let double = runtime.block_on(Double::start(None));
     let asked = Arc::<AtomicUsize>::default();
@@ -53,13 +53,13 @@ fn a_model_that_cannot_be_made_is_asked_for_a_few_times_and_said() {
 }
 
 #[test]
-fn a_server_without_a_free_place_is_waited_for() {
+fn server_without_a_free_slot_is_waited_for() {
     let runtime = runtime();
     let double = runtime.block_on(Double::start(None));
     let dir = tempfile::tempdir().unwrap();
     let (mut settings, lines) = uncalibrated(&double.url(), dir.path());
     settings.server.timeouts.outage = Duration::from_secs(2);
-    // As SkyRL says it, until the session of one that was killed has expired; and for ever.
+    // SkyRL's error, until the session of a killed run expires; and without end.
     for times in [2, usize::MAX] {
         let mut left = times;
         double.override_responses(move |path, body| match path {
@@ -85,7 +85,7 @@ fn a_server_without_a_free_place_is_waited_for() {
 }
 
 #[test]
-fn a_server_that_is_fed_in_vain_is_left_no_models() {
+fn failed_restores_leave_no_models() {
     let runtime = runtime();
     let double = runtime.block_on(Double::start(None));
     let dir = tempfile::tempdir().unwrap();
@@ -101,11 +101,11 @@ fn a_server_that_is_fed_in_vain_is_left_no_models() {
         mine.then(|| (503, "busy".to_owned()))
     });
     trainer.fingerprint().unwrap();
-    assert_eq!(double.world.lock().unwrap().models(), 1, "the one in training");
+    assert_eq!(double.world.lock().unwrap().models(), 1, "only the model in training");
 }
 
-/// Learns from a server that fails so often, and then works.
-fn learn_from_one_that_fails(failing: &'static str, status: u16, times: usize) {
+/// Trains on a server that fails `times` times.
+fn train_on_failing_server(failing: &'static str, status: u16, times: usize) {
     let runtime = runtime();
     let double = runtime.block_on(Double::start(None));
     let dir = tempfile::tempdir().unwrap();
@@ -126,17 +126,17 @@ fn learn_from_one_that_fails(failing: &'static str, status: u16, times: usize) {
 }
 
 #[test]
-fn a_server_that_fails_for_long_is_waited_for_with_a_line_at_each_end() {
-    // More often than any number of attempts that was ever thought enough.
+fn long_failures_are_retried_and_logged_once() {
+    // More often than any limit of attempts.
     std::thread::scope(|s| {
         for (failing, status) in [("optim_step", 500), ("retrieve_future", 500), ("retrieve_future", 429)] {
-            s.spawn(move || learn_from_one_that_fails(failing, status, 7));
+            s.spawn(move || train_on_failing_server(failing, status, 7));
         }
     });
 }
 
 #[test]
-fn a_server_that_fails_for_ever_is_waited_for_as_long_as_patience_lasts() {
+fn permanent_failures_end_at_the_outage_timeout() {
     let runtime = runtime();
     for failing in ["optim_step", "retrieve_future"] {
         let double = runtime.block_on(Double::start(None));
@@ -156,11 +156,11 @@ fn a_server_that_fails_for_ever_is_waited_for_as_long_as_patience_lasts() {
 }
 
 #[test]
-fn a_server_that_falls_silent_over_a_result_is_waited_for_as_long_as_patience_lasts() {
+fn silent_server_ends_at_the_outage_timeout() {
     let runtime = runtime();
     let double = runtime.block_on(Double::start(None));
     let dir = tempfile::tempdir().unwrap();
-    // From some request on, nobody says anything any more.
+    // From some request on, nothing responds.
     let proxy = runtime.block_on(Proxy::start_before(double.address, "retrieve_future", vec![Fault::Hang; 100]));
     let (mut settings, lines) = uncalibrated(&proxy.url(), dir.path());
     settings.server.timeouts = Timeouts {
@@ -175,7 +175,7 @@ fn a_server_that_falls_silent_over_a_result_is_waited_for_as_long_as_patience_la
 }
 
 #[test]
-fn a_result_that_never_comes_is_told_of_and_has_an_end() {
+fn missing_result_is_logged_and_ends_at_the_operation_timeout() {
     let runtime = runtime();
     let double = runtime.block_on(Double::start(None));
     let dir = tempfile::tempdir().unwrap();
@@ -203,7 +203,7 @@ fn a_result_that_never_comes_is_told_of_and_has_an_end() {
 }
 
 #[test]
-fn a_result_that_fails_tells_what_failed_first() {
+fn error_of_a_result_states_the_first_failure() {
     let runtime = runtime();
     let double = runtime.block_on(Double::start(None));
     let dir = tempfile::tempdir().unwrap();
@@ -223,9 +223,9 @@ fn a_result_that_fails_tells_what_failed_first() {
 }
 
 #[test]
-fn a_checkpoint_that_is_begun_and_never_finished_is_saved_under_another_name() {
+fn unfinished_checkpoint_is_saved_under_another_name() {
     let runtime = runtime();
-    // With a model that is there, and with one that went with the server which had begun.
+    // With the model still loaded, and lost in a restart.
     for lost in [false, true] {
         let double = runtime.block_on(Double::start(None));
         let dir = tempfile::tempdir().unwrap();
@@ -251,10 +251,10 @@ fn a_checkpoint_that_is_begun_and_never_finished_is_saved_under_another_name() {
 }
 
 #[test]
-fn a_checkpoint_that_takes_longer_than_an_attempt_is_waited_for_as_long_as_a_server_is() {
+fn slow_checkpoint_is_waited_for_up_to_the_outage_timeout() {
     let runtime = runtime();
     let double = runtime.block_on(Double::start(None));
-    // Its answer is lost, and it is listed long after that; no other name is taken meanwhile.
+    // Its response is lost and it is listed late; no other name is used meanwhile.
     let proxy = runtime.block_on(Proxy::start_before(double.address, "save_weights ", [Fault::HalfBody]));
     let dir = tempfile::tempdir().unwrap();
     let (mut settings, lines) = uncalibrated(&proxy.url(), dir.path());
@@ -284,7 +284,7 @@ fn a_checkpoint_that_takes_longer_than_an_attempt_is_waited_for_as_long_as_a_ser
 }
 
 #[test]
-fn a_server_that_says_of_every_name_that_it_exists_is_not_asked_for_ever() {
+fn save_conflicts_end_at_the_outage_timeout() {
     let runtime = runtime();
     let double = runtime.block_on(Double::start(None));
     let dir = tempfile::tempdir().unwrap();
@@ -313,7 +313,7 @@ fn a_server_that_says_of_every_name_that_it_exists_is_not_asked_for_ever() {
 }
 
 #[test]
-fn an_adapter_that_comes_slowly_is_fetched_once() {
+fn slow_download_is_not_repeated() {
     let runtime = runtime();
     let double = runtime.block_on(Double::start(None));
     let dir = tempfile::tempdir().unwrap();
@@ -329,17 +329,17 @@ fn an_adapter_that_comes_slowly_is_fetched_once() {
         (requests, lines)
     };
     let (requests, _) = counted(Vec::new());
-    // The download is the last but one, before its weights are removed.
+    // The download is the second to last request, before the saved weights are deleted.
     let slow = |fault: Fault| (0..requests - 2).map(|_| Fault::Pass).chain([fault]).collect::<Vec<_>>();
     let (again, _) = counted(slow(Fault::Parts(8, Duration::from_millis(100))));
-    assert_eq!(again, requests, "each part comes in time; the whole takes longer than one attempt");
-    // One that breaks off is asked for again.
+    assert_eq!(again, requests, "each chunk arrives within the attempt timeout; the whole does not");
+    // A truncated download is retried.
     let (again, _) = counted(slow(Fault::HalfBody));
     assert_eq!(again, requests + 1);
 }
 
 #[test]
-fn a_download_that_comes_to_nothing_says_what_happened() {
+fn failed_download_states_the_cause() {
     let runtime = runtime();
     let double = runtime.block_on(Double::start(None));
     let dir = tempfile::tempdir().unwrap();
@@ -355,14 +355,14 @@ fn a_download_that_comes_to_nothing_says_what_happened() {
     };
     let (before, fine) = count(Vec::new());
     assert_eq!(fine, None);
-    // Weights are saved and waited for, then they are fetched.
+    // Weights are saved and polled, then downloaded.
     let broken = (0..before + 2).map(|_| Fault::Pass).chain((0..20).map(|_| Fault::HalfBody));
     let e = count(broken.collect()).1.unwrap();
     assert!(e.contains("downloading an adapter: the response ended after ") && e.contains(" bytes: "), "{e}");
 }
 
 #[test]
-fn a_kept_state_that_is_gone_is_not_taken_for_a_server_that_forgets() {
+fn missing_saved_state_is_not_treated_as_a_lost_model() {
     let runtime = runtime();
     let double = runtime.block_on(Double::start(None));
     let dir = tempfile::tempdir().unwrap();
@@ -373,7 +373,7 @@ fn a_kept_state_that_is_gone_is_not_taken_for_a_server_that_forgets() {
     trainer.publish(&AdapterName::default()).unwrap();
     trainer.save(&checkpoint).unwrap();
     drop(trainer);
-    // As an answer to the request, and as the result it comes to, in SkyRL's words.
+    // As the response to the request, and as its result, in SkyRL's words.
     double.world.lock().unwrap().saved.clear();
     let made = Arc::<AtomicUsize>::default();
     for late in [false, true] {
@@ -394,12 +394,12 @@ fn a_kept_state_that_is_gone_is_not_taken_for_a_server_that_forgets() {
         assert!(e.contains("heckpoint not found") && e.contains("or start a new run"), "{e}");
         double.override_responses(|_, _| None);
     }
-    assert_eq!(made.load(Ordering::SeqCst), 2, "one model each: not tried again");
+    assert_eq!(made.load(Ordering::SeqCst), 2, "one model each, without retries");
     assert!(lines.lock().unwrap().is_empty(), "{lines:?}");
 }
 
 #[test]
-fn a_step_that_was_taken_back_is_not_said_to_be_a_lost_model() {
+fn undone_step_is_not_logged_as_a_lost_model() {
     let runtime = runtime();
     // The first step is taken by two models.
     let double = runtime.block_on(Double::start(Some(Misbehaviour::NullNorm(3))));
@@ -416,7 +416,7 @@ fn a_step_that_was_taken_back_is_not_said_to_be_a_lost_model() {
 }
 
 #[test]
-fn a_server_that_asks_to_be_left_alone_is_not_waited_for_in_silence() {
+fn retry_after_waits_are_logged() {
     let runtime = runtime();
     for (status, path, line) in [
         (429, "client/config", "is overloaded and requests a retry after 2 s"),
@@ -442,7 +442,7 @@ fn a_server_that_asks_to_be_left_alone_is_not_waited_for_in_silence() {
 }
 
 #[test]
-fn an_answer_that_is_none_is_asked_for_again() {
+fn responses_that_are_not_json_are_retried() {
     let runtime = runtime();
     let double = runtime.block_on(Double::start(None));
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A pool of servers in trouble that passes, stays, or hangs: the run goes on, and nothing is lost or doubled.
+//! Faults of pool servers (transient, permanent, hanging): requests and versions are neither lost nor duplicated.
 
 mod common;
 
@@ -18,19 +18,19 @@ use std::{
     time::Duration,
 };
 
-const NOT_A_NUMBER: &str =
+const NAN_LOGPROB: &str =
     r#"{"choices":[{"token_ids":[4],"logprobs":{"token_logprobs":[NaN]},"finish_reason":"length"}]}"#;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn trouble_that_passes_during_a_push_is_no_reason_to_stop() {
+async fn transient_fault_during_a_push_is_retried() {
     let mut faults = Vec::new();
     for path in ["/v1/completions", "/v1/load_lora_adapter"] {
         let statuses = [500, 502, 429, 408, 425].map(|status| Fault::reply(status, "not now"));
         faults.extend(statuses.into_iter().chain([Fault::Reset, Fault::Hang]).map(|fault| (path, fault)));
     }
-    faults.push(("/v1/completions", Fault::reply(200, NOT_A_NUMBER)));
+    faults.push(("/v1/completions", Fault::reply(200, NAN_LOGPROB)));
     faults.push(("/v1/completions", Fault::reply(200, "<html>")));
-    // It loaded the adapter, and only the answer was lost.
+    // The adapter was loaded and only the response was lost.
     faults.push(("/v1/load_lora_adapter", Fault::HalfBody));
     let cases = faults.into_iter().map(|(path, fault)| {
         tokio::spawn(async move {
@@ -49,10 +49,10 @@ async fn trouble_that_passes_during_a_push_is_no_reason_to_stop() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn trouble_that_stays_during_a_push_puts_one_server_away_until_it_passes() {
+async fn persistent_fault_during_a_push_makes_the_server_unhealthy_until_it_passes() {
     let cases = [
         ("/v1/completions", Fault::reply(500, "broken")),
-        ("/v1/completions", Fault::reply(200, NOT_A_NUMBER)),
+        ("/v1/completions", Fault::reply(200, NAN_LOGPROB)),
         ("/v1/load_lora_adapter", Fault::reply(429, "too many")),
         ("/v1/load_lora_adapter", Fault::Reset),
         ("/v1/load_lora_adapter", Fault::Hang),
@@ -68,7 +68,7 @@ async fn trouble_that_stays_during_a_push_puts_one_server_away_until_it_passes()
             assert_eq!(sample_many(&pool, 8).await, (0..8).collect::<Vec<u32>>());
             let lines = said.lock().unwrap().clone();
             assert!(lines.len() == 1 && lines[0].starts_with(&proxy.url()) && lines[0].contains("when it recovers"));
-            // It has passed: the server is given both.
+            // The fault has passed: the server gets both versions.
             pool.push_adapter(&policy(1), Path::new("/somewhere"), &fingerprint()).await.unwrap();
             wait_until(|| pool.servers().iter().all(|s| s.healthy)).await;
             for server in [&one, &two] {
@@ -82,7 +82,7 @@ async fn trouble_that_stays_during_a_push_puts_one_server_away_until_it_passes()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_server_will_never_take_is_refused_at_once() {
+async fn rejected_push_fails_at_once() {
     let server = Vllm::start(Duration::ZERO).await;
     let proxy =
         Proxy::start_before(server.address, "/v1/load_lora_adapter", [Fault::reply(400, "rank too large")]).await;
@@ -92,7 +92,7 @@ async fn what_a_server_will_never_take_is_refused_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_finds_no_adapter_or_no_way_to_load_one_is_refused_with_what_to_do() {
+async fn not_found_during_a_push_fails_with_a_remedy() {
     let server = Vllm::start(Duration::ZERO).await;
     let unseen = "Loading lora policy@0 failed: No adapter found for /somewhere";
     let hints = [
@@ -111,12 +111,12 @@ async fn a_server_that_finds_no_adapter_or_no_way_to_load_one_is_refused_with_wh
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_back_is_rid_of_what_was_let_go_of_meanwhile() {
+async fn stale_adapters_are_unloaded_from_a_recovered_server() {
     let (one, other) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
     let (pool, _) = pool_at(vec![one.url(), other.url()], short_attempts(), 64);
     pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
     let ours = other.seen.adapters.lock().unwrap().keys().next().unwrap().clone();
-    // As after a push that failed while it was away; and somebody else's.
+    // A leftover of a failed push, and an adapter of another pool.
     let (left, theirs) =
         (format!("policy@1.{}-2", &ours[ours.find('.').unwrap() + 1..ours.len() - 2]), "policy@1.0123abcd-2");
     other.seen.adapters.lock().unwrap().extend([left.as_str(), theirs].map(|n| (n.to_owned(), "/gone".to_owned())));
@@ -130,7 +130,7 @@ async fn a_server_that_is_back_is_rid_of_what_was_let_go_of_meanwhile() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_returned_server_that_hangs_while_it_is_fed_holds_up_nobody() {
+async fn server_that_hangs_during_reconciliation_delays_no_requests() {
     let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
     let (pool, said) = pool_with_timeouts(&[&one, &two], short_attempts());
     pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
@@ -138,7 +138,7 @@ async fn a_returned_server_that_hangs_while_it_is_fed_holds_up_nobody() {
     drop(two);
     sample_many(&pool, 20).await;
     let two = Vllm::start_at(address, Duration::ZERO).await;
-    // Its loads wait for somebody who never comes.
+    // Its loads block at a barrier.
     *two.seen.load_barrier.lock().unwrap() = Some(Arc::new(tokio::sync::Barrier::new(2)));
     let work = async {
         for version in 1..4 {
@@ -146,11 +146,11 @@ async fn a_returned_server_that_hangs_while_it_is_fed_holds_up_nobody() {
             assert_eq!(sample_many(&pool, 8).await, (0..8).collect::<Vec<u32>>());
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), work).await.expect("the other does the work");
+    tokio::time::timeout(Duration::from_secs(30), work).await.expect("the other server serves requests");
     assert_eq!(names(&one), ["policy@2", "policy@3"]);
     let fed = format!("{} is available again; still pushing", two.url());
     wait_until(|| said.lock().unwrap().iter().any(|l| l.starts_with(&fed))).await;
-    // Once it does what it is asked, it has all that is wanted by now, and nothing else.
+    // Once loads work, it has exactly the current versions.
     *two.seen.load_barrier.lock().unwrap() = None;
     wait_until_all_healthy(&pool).await;
     assert_eq!(names(&two), ["policy@2", "policy@3"], "{said:?}");
@@ -159,14 +159,14 @@ async fn a_returned_server_that_hangs_while_it_is_fed_holds_up_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_comes_back_during_a_push_takes_it_too_and_stays() {
+async fn server_that_recovers_during_a_push_gets_the_version() {
     let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
     let (pool, said) = pool(&[&one, &two]);
     pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
     let address = two.address;
     drop(two);
     sample_many(&pool, 20).await;
-    // The push stands still at the first until the second is back and fed.
+    // The push blocks at the first server until the second has recovered.
     let still = Arc::new(tokio::sync::Barrier::new(2));
     *one.seen.load_barrier.lock().unwrap() = Some(Arc::clone(&still));
     let push = tokio::spawn({
@@ -176,21 +176,22 @@ async fn a_server_that_comes_back_during_a_push_takes_it_too_and_stays() {
     let two = Vllm::start_at(address, Duration::ZERO).await;
     wait_until_all_healthy(&pool).await;
     *one.seen.load_barrier.lock().unwrap() = None;
-    tokio::time::timeout(Duration::from_secs(30), still.wait()).await.expect("the push stands there");
+    tokio::time::timeout(Duration::from_secs(30), still.wait()).await.expect("the push waits at the barrier");
     push.await.unwrap().unwrap();
     assert!(pool.servers().iter().all(|s| s.healthy), "{said:?}");
     assert_eq!(names(&two), ["policy@0", "policy@1"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_stopped_with_open_connections_is_done_without() {
+async fn stopped_server_with_open_connections_is_detected() {
     let (one, two) = (Vllm::start(Duration::from_millis(50)).await, Vllm::start(Duration::from_millis(50)).await);
     let (pool, said) = pool_with_timeouts(&[&one, &two], short_attempts());
     pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
     two.seen.stopped.store(true, Ordering::SeqCst);
-    // Half of them go to it.
-    let answers =
-        tokio::time::timeout(Duration::from_secs(30), sample_many(&pool, 40)).await.expect("they go elsewhere");
+    // Half of the requests go to it.
+    let answers = tokio::time::timeout(Duration::from_secs(30), sample_many(&pool, 40))
+        .await
+        .expect("requests go to the other server");
     assert_eq!(answers, (0..40).map(|i| i % 16).collect::<Vec<u32>>(), "each once");
     let lines = said.lock().unwrap().clone();
     assert!(lines.len() == 1 && lines[0].starts_with(&two.url()) && lines[0].contains("/health"), "{lines:?}");
@@ -198,18 +199,18 @@ async fn a_server_that_is_stopped_with_open_connections_is_done_without() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_server_gets_as_many_requests_at_once_as_it_may() {
+async fn requests_in_flight_per_server_are_limited() {
     let (one, two) = (Vllm::start(Duration::from_millis(20)).await, Vllm::start(Duration::from_millis(20)).await);
     let (pool, _) = pool_at(vec![one.url(), two.url()], short_attempts(), 3);
     pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
     sample_many(&pool, 60).await;
     drop(two);
     sample_many(&pool, 60).await;
-    assert_eq!(one.seen.peak.load(Ordering::SeqCst), 3, "the dead one's are not its");
+    assert_eq!(one.seen.peak.load(Ordering::SeqCst), 3, "the limit stays the same after the other died");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_with_tokens_that_do_not_exist_is_asked_for_elsewhere() {
+async fn response_with_invalid_tokens_is_retried_elsewhere() {
     let nonsense = r#"{"choices":[{"token_ids":[16],"logprobs":{"token_logprobs":[-1.0]},"finish_reason":"length"}]}"#;
     let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
     let always = || vec![Fault::reply(200, nonsense); 100];
@@ -218,25 +219,25 @@ async fn an_answer_with_tokens_that_do_not_exist_is_asked_for_elsewhere() {
     for i in 0..30 {
         assert_eq!(pool.sample(request(i, "base")).await.unwrap().tokens, [i as u32 % 16]);
     }
-    // It had its chances, and somebody hears who it is.
+    // It is marked unhealthy, and the log names it.
     let lines = said.lock().unwrap().clone();
     assert!(lines[0].starts_with(&proxy.url()) && lines[0].contains("token 16"), "{lines:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_well_until_it_is_asked_is_told_about_once() {
+async fn server_that_fails_only_requests_is_logged_once() {
     let server = Vllm::start(Duration::ZERO).await;
     let proxy = Proxy::start_before(server.address, "/v1/completions", vec![Fault::Reset; 1000]).await;
     let (pool, said) = pool_at(vec![proxy.url()], Timeouts { outage: Duration::from_secs(6), ..short_attempts() }, 64);
     let e = pool.sample(request(0, "base")).await.unwrap_err().to_string();
     assert!(e.contains(&proxy.url()) && e.contains("no server available for 6 s"), "{e}");
     let lines = said.lock().unwrap().clone();
-    assert_eq!(lines.len(), 3, "away, back, and again: {lines:?}");
+    assert_eq!(lines.len(), 3, "unhealthy, recovered, and unhealthy again: {lines:?}");
     assert!(lines[2].contains("probing it less often"), "{lines:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_started_anew_after_whole_weights_were_pushed_gets_them_again() {
+async fn restarted_server_gets_full_weights_again() {
     let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
     let (pool, said) = pool_with_timeouts(&[&one, &two], short_attempts());
     pool.push_weights(Path::new("/model"), &fingerprint()).await.unwrap();
@@ -246,15 +247,15 @@ async fn a_server_started_anew_after_whole_weights_were_pushed_gets_them_again()
         pool.sample(request(i, "base")).await.unwrap();
     }
     drop(one);
-    // It has what it started with.
+    // It has its original weights.
     let two = Vllm::start_at(address, Duration::ZERO).await;
     *two.seen.stale.lock().unwrap() = 0.01;
     let e = pool.sample(request(0, "base")).await.unwrap_err().to_string();
     assert!(e.contains(&two.url()) && e.contains("it does not have the weights of /model"), "{e} {said:?}");
-    // This time a reload does what it says.
+    // This time the reload works.
     two.seen.reloads.store(true, Ordering::SeqCst);
     assert_eq!(pool.sample(request(5, "base")).await.unwrap().tokens, [5]);
-    // Nobody asks while it is started anew once more.
+    // It restarts while idle.
     drop(two);
     let two = Vllm::start_at(address, Duration::ZERO).await;
     *two.seen.stale.lock().unwrap() = 0.01;
@@ -267,7 +268,7 @@ async fn a_server_started_anew_after_whole_weights_were_pushed_gets_them_again()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn trouble_that_passes_while_whole_weights_are_pushed_leaves_nobody_drained() {
+async fn fault_during_a_full_weight_push_leaves_no_server_drained() {
     let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
     let proxy = Proxy::start_before(two.address, "/collective_rpc", vec![Fault::reply(500, "broken"); 4]).await;
     let (pool, said) = pool_at(vec![one.url(), proxy.url()], short_attempts(), 64);
@@ -280,7 +281,7 @@ async fn trouble_that_passes_while_whole_weights_are_pushed_leaves_nobody_draine
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn servers_that_are_back_are_fed_side_by_side() {
+async fn recovered_servers_are_reconciled_concurrently() {
     let start = || Vllm::start(Duration::ZERO);
     let (one, two, three) = (start().await, start().await, start().await);
     let (pool, said) = pool_with_timeouts(&[&one, &two, &three], short_attempts());
@@ -292,8 +293,8 @@ async fn servers_that_are_back_are_fed_side_by_side() {
             sample_many(&pool, 20).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), missed).await.expect("both are missed");
-    // Neither takes anything before both are asked to.
+    tokio::time::timeout(Duration::from_secs(60), missed).await.expect("both are detected as unreachable");
+    // Both loads block until both have started.
     let together = Arc::new(tokio::sync::Barrier::new(2));
     let mut back = Vec::new();
     for address in addresses {

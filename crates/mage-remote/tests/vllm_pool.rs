@@ -1,4 +1,4 @@
-//! A pool of servers that fall over, come back empty, and tell lies.
+//! VLLM pool: load balancing, versions, verification of pushes, restarts and draining.
 
 mod common;
 
@@ -15,7 +15,7 @@ use std::{
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn servers_share_the_work_and_the_least_busy_gets_more() {
+async fn requests_go_to_the_least_busy_server() {
     let (quick, slow) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::from_millis(200)).await);
     let (pool, _) = pool(&[&quick, &slow]);
     let workers: Vec<_> = (0..4)
@@ -33,13 +33,13 @@ async fn servers_share_the_work_and_the_least_busy_gets_more() {
         worker.await.unwrap();
     }
     let slowly = slow.seen.requests.load(Ordering::SeqCst);
-    // Taking turns would give it a hundred.
+    // Round-robin would give it a hundred.
     assert!((1..60).contains(&slowly), "{slowly}");
     assert!(pool.servers().iter().all(|s| s.in_flight == 0 && s.healthy));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_long_answer_is_waited_for_and_not_asked_for_again() {
+async fn slow_response_is_not_requested_twice() {
     let slow = Vllm::start(Duration::from_millis(600)).await;
     let (pool, _) = pool_with(&[&slow], Duration::from_millis(200));
     assert_eq!(pool.sample(request(3, "base")).await.unwrap().tokens, [3]);
@@ -47,49 +47,49 @@ async fn a_long_answer_is_waited_for_and_not_asked_for_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn versions_are_names_and_old_ones_stay_for_opponents() {
+async fn recent_versions_stay_available_by_name() {
     let server = Vllm::start(Duration::ZERO).await;
     let (pool, _) = pool(&[&server]);
     for version in 0..4 {
         pool.push_adapter(&policy(version), Path::new("/somewhere"), &fingerprint()).await.unwrap();
     }
-    assert_eq!(names(&server), ["policy@2", "policy@3"], "as many as are kept");
+    assert_eq!(names(&server), ["policy@2", "policy@3"], "`keep_versions` versions");
     assert_eq!(pool.sample(request(0, "policy")).await.unwrap().weights, policy(3));
     assert_eq!(pool.sample(request(0, "policy@2")).await.unwrap().weights, policy(2));
     let e = pool.sample(request(0, "policy@1")).await.unwrap_err().to_string();
     assert!(e.contains("available: base@0, policy@2, policy@3"), "{e}");
-    // Going on from a checkpoint: the same version again, under a name that no cache knows.
+    // After a resume: the same version again, under a new name on the server.
     let before = server.seen.adapters.lock().unwrap().clone();
     pool.push_adapter(&policy(3), Path::new("/elsewhere"), &fingerprint()).await.unwrap();
     let there = server.seen.adapters.lock().unwrap().clone();
     let new: Vec<_> = there.iter().filter(|(name, _)| !before.contains_key(*name)).collect();
     assert!(new.len() == 1 && new[0].0.starts_with("policy@3.") && new[0].1 == "/elsewhere", "{there:?}");
-    assert_eq!(names(&server), ["policy@2", "policy@3"], "the other is gone");
-    // A pool of somebody else's has names of its own.
+    assert_eq!(names(&server), ["policy@2", "policy@3"], "the replaced version is unloaded");
+    // Another pool uses names of its own.
     let (other, _) = common::vllm_script::pool(&[&server]);
     other.push_adapter(&policy(3), Path::new("/theirs"), &fingerprint()).await.unwrap();
     assert_eq!(server.seen.adapters.lock().unwrap().len(), 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_lies_about_a_push_is_refused() {
+async fn push_with_a_wrong_fingerprint_is_rejected_everywhere() {
     let (good, bad) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
     let (pool, _) = pool(&[&good, &bad]);
     pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
     *bad.seen.stale.lock().unwrap() = 0.01;
     let e = pool.push_adapter(&policy(1), Path::new("/somewhere"), &fingerprint()).await.unwrap_err().to_string();
     assert!(e.contains(&bad.url()) && e.contains("it does not have policy@1") && e.contains("1.000e-2"), "{e}");
-    assert_eq!(pool.sample(request(0, "policy")).await.unwrap().weights, policy(0), "nobody sees it");
+    assert_eq!(pool.sample(request(0, "policy")).await.unwrap().weights, policy(0), "the version is not published");
     for server in [&good, &bad] {
-        assert_eq!(names(server), ["policy@0"], "it is taken back everywhere");
+        assert_eq!(names(server), ["policy@0"], "the version is removed from all servers");
     }
-    // Whole models too: the reload says all is well.
+    // Full weights are verified too: the reload reports success.
     let e = pool.push_weights(Path::new("/model"), &fingerprint()).await.unwrap_err().to_string();
     assert!(e.contains(&bad.url()) && e.contains("the weights of /model"), "{e}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_dies_is_done_without_and_fed_when_it_is_back() {
+async fn restarted_server_is_reconciled() {
     let (one, two) = (Vllm::start(Duration::from_millis(20)).await, Vllm::start(Duration::from_millis(20)).await);
     let (pool, said) = pool(&[&one, &two]);
     pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
@@ -100,25 +100,25 @@ async fn a_server_that_dies_is_done_without_and_fed_when_it_is_back() {
             async move { sample_many(&pool, 1000).await }
         }),
     );
-    // In the middle: it has done some, and many are left.
+    // Half-way: some requests are done, many are pending.
     wait_until(|| two.seen.requests.load(Ordering::SeqCst) >= 64).await;
     drop(two);
-    assert_eq!(work.await.unwrap().len(), 1000, "all were answered by the other");
+    assert_eq!(work.await.unwrap().len(), 1000, "the other server served all requests");
     assert!(said.lock().unwrap().iter().any(|l| l.contains("is unreachable")), "{:?}", said.lock().unwrap());
-    // Now the other goes too, and the first comes back with nothing.
+    // Now the other dies too, and the first restarts empty.
     let again = Vllm::start_at(address, Duration::ZERO).await;
     drop(one);
     assert_eq!(sample_many(&pool, 10).await.len(), 10);
     let said = said.lock().unwrap().clone();
     assert!(said.iter().any(|l| l.contains("is available again, pushed 1 adapters again")), "{said:?}");
-    assert_eq!(again.seen.adapters.lock().unwrap().len(), 1, "it was fed");
+    assert_eq!(again.seen.adapters.lock().unwrap().len(), 1, "the adapter was pushed again");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_push_goes_to_all_servers_at_once() {
+async fn push_is_concurrent() {
     let servers =
         [Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await];
-    // Each holds its answer to a load until all have been asked to.
+    // Each load completes only when all servers have been asked to load.
     let together = Arc::new(tokio::sync::Barrier::new(servers.len()));
     for server in &servers {
         *server.seen.load_barrier.lock().unwrap() = Some(Arc::clone(&together));
@@ -127,12 +127,12 @@ async fn a_push_goes_to_all_servers_at_once() {
     pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
     assert!(said.lock().unwrap().is_empty(), "{said:?}");
     pool.withdraw().await;
-    assert!(servers.iter().all(|s| s.seen.adapters.lock().unwrap().is_empty()), "a run that ends leaves nothing");
+    assert!(servers.iter().all(|s| s.seen.adapters.lock().unwrap().is_empty()), "no adapter remains after the run");
     assert!(pool.sample(request(0, "policy")).await.is_err() && pool.sample(request(0, "base")).await.is_ok());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_back_works_again_beside_the_others() {
+async fn recovered_server_gets_requests_again() {
     let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
     let (pool, said) = pool(&[&one, &two]);
     pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
@@ -141,7 +141,7 @@ async fn a_server_that_is_back_works_again_beside_the_others() {
     sample_many(&pool, 20).await;
     assert_eq!(pool.servers().iter().filter(|s| s.healthy).count(), 1);
     let two = Vllm::start_at(address, Duration::ZERO).await;
-    // The next push finds it, and gives it what it missed.
+    // The next push detects it and pushes what it missed.
     pool.push_adapter(&policy(1), Path::new("/somewhere"), &fingerprint()).await.unwrap();
     assert_eq!(pool.servers().iter().filter(|s| s.healthy).count(), 2, "{said:?}");
     assert_eq!(names(&two), ["policy@0", "policy@1"]);
@@ -150,37 +150,37 @@ async fn a_server_that_is_back_works_again_beside_the_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_back_with_other_numbers_under_our_name_gets_no_requests() {
+async fn recovered_server_with_a_wrong_fingerprint_gets_no_requests() {
     let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
     let (pool, said) = pool(&[&one, &two]);
     pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
     let (address, adapters) = (two.address, two.seen.adapters.lock().unwrap().clone());
     drop(two);
     sample_many(&pool, 20).await;
-    // It lists the name, as one whose network broke would, but not with these numbers.
+    // It lists the name, as after a network failure, but with another fingerprint.
     let two = Vllm::start_at(address, Duration::ZERO).await;
     *two.seen.adapters.lock().unwrap() = adapters;
     *two.seen.stale.lock().unwrap() = 0.01;
     pool.push_adapter(&policy(1), Path::new("/somewhere"), &fingerprint()).await.unwrap();
-    assert_eq!(names(&two), ["policy@0"], "it is left out");
+    assert_eq!(names(&two), ["policy@0"], "the server is excluded");
     pool.push_adapter(&policy(2), Path::new("/somewhere"), &fingerprint()).await.unwrap();
     let lines = said.lock().unwrap().clone();
     let about: Vec<&String> = lines.iter().filter(|l| l.contains("gets no requests")).collect();
     assert!(about.len() == 1 && about[0].contains(&two.url()) && about[0].contains("policy@0"), "{lines:?}");
-    // Where nobody else is left there is no going on.
+    // Without another server, the request fails.
     drop(one);
     let e = pool.sample(request(0, "policy")).await.unwrap_err().to_string();
     assert!(e.contains(&two.url()) && e.contains("it does not have policy@1"), "{e}");
-    // With the right numbers it is what it was, and lacks one of the two that are kept.
+    // With the right fingerprint it is used again, and gets the version it lacks.
     *two.seen.stale.lock().unwrap() = 0.0;
     assert_eq!(sample_many(&pool, 3).await.len(), 3);
     assert!(names(&two).contains(&"policy@2".to_owned()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dead_server_holds_up_no_push() {
+async fn dead_server_does_not_delay_pushes() {
     let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
-    // RequestLimits that outlasts the test: whoever is waited for ends it.
+    // Timeouts that outlast the test, so that any wait fails it.
     let hour = Duration::from_secs(3600);
     let (pool, said) = pool_with_timeouts(&[&one, &two], Timeouts { attempt: hour, outage: hour, operation: hour });
     let address = two.address;
@@ -190,12 +190,12 @@ async fn a_dead_server_holds_up_no_push() {
             pool.push_adapter(&policy(version), Path::new("/somewhere"), &fingerprint()).await.unwrap();
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), pushes).await.expect("nobody waits for the dead one");
+    tokio::time::timeout(Duration::from_secs(60), pushes).await.expect("pushes do not wait for the dead server");
     assert_eq!(names(&one), ["policy@1", "policy@2"]);
     let lines = said.lock().unwrap().clone();
     let dead = format!("http://{address}");
     assert!(lines.len() == 1 && lines[0].starts_with(&dead) && lines[0].contains("when it recovers"), "{lines:?}");
-    // With nobody there, somebody is waited for.
+    // Without any server, the push waits.
     drop(one);
     let push = tokio::spawn({
         let pool = Arc::clone(&pool);
@@ -205,12 +205,12 @@ async fn a_dead_server_holds_up_no_push() {
         .await;
     assert!(!push.is_finished());
     let two = Vllm::start_at(address, Duration::ZERO).await;
-    tokio::time::timeout(Duration::from_secs(60), push).await.expect("it is pushed").unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(60), push).await.expect("the push completes").unwrap().unwrap();
     assert_eq!(names(&two), ["policy@2", "policy@3"], "{said:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_drained_server_gets_nothing_new() {
+async fn drained_server_gets_no_new_requests() {
     let (one, two) = (Vllm::start(Duration::from_millis(50)).await, Vllm::start(Duration::from_millis(50)).await);
     let (pool, _) = pool(&[&one, &two]);
     pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
@@ -226,7 +226,7 @@ async fn a_drained_server_gets_nothing_new() {
     assert_eq!(two.seen.requests.load(Ordering::SeqCst), before);
     pool.undrain(&two.url()).unwrap();
     sample_many(&pool, 60).await;
-    // It is looked at when somebody needs it: while the first is drained.
+    // It is probed when it is needed: while the first is drained.
     pool.drain(&one.url()).await.unwrap();
     sample_many(&pool, 10).await;
     assert!(two.seen.requests.load(Ordering::SeqCst) > before);
@@ -234,7 +234,7 @@ async fn a_drained_server_gets_nothing_new() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_no_server_can_do_is_refused_by_name() {
+async fn unsupported_requests_are_rejected_before_sending() {
     let server = Vllm::start(Duration::ZERO).await;
     let (pool, _) = pool(&[&server]);
     let masked = mage_engine::ActionSet::new([[3]], None, None).unwrap();

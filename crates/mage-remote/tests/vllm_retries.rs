@@ -1,5 +1,4 @@
-//! Servers that are busy, fail, lose questions or say no for longer than a moment: what may pass is waited for, and only a request
-//! that is wrong everywhere is given up.
+//! Retry policy of a vLLM pool: transient failures are retried, and only a request that is at fault everywhere fails.
 
 mod common;
 
@@ -22,17 +21,17 @@ use std::{
 const SAMPLING: &str = "/v1/completions";
 const LOADING: &str = "/v1/load_lora_adapter";
 
-fn says(status: u16, retry_after: &str) -> Fault {
+fn reply_later(status: u16, retry_after: &str) -> Fault {
     Fault::Reply(status, format!("retry-after: {retry_after}\r\n"), "not now".to_owned())
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_fails_for_long_is_waited_for_with_a_line_at_each_end() {
+async fn failing_server_is_retried_and_logged_once() {
     let cases = [429, 500].map(|status| {
         tokio::spawn(async move {
             let server = Vllm::start(Duration::ZERO).await;
-            // More than any number of attempts that was ever thought enough.
-            let proxy = Proxy::start_before(server.address, SAMPLING, vec![says(status, "0.3"); 10]).await;
+            // More often than any limit of attempts.
+            let proxy = Proxy::start_before(server.address, SAMPLING, vec![reply_later(status, "0.3"); 10]).await;
             let (pool, said) = pool_at(vec![proxy.url()], short_attempts(), 64);
             assert_eq!(pool.sample(request(5, "base")).await.unwrap().tokens, [5]);
             let lines = said.lock().unwrap().clone();
@@ -48,7 +47,7 @@ async fn a_server_that_fails_for_long_is_waited_for_with_a_line_at_each_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn patience_with_a_server_that_fails_has_an_end() {
+async fn retries_end_at_the_outage_timeout() {
     let server = Vllm::start(Duration::ZERO).await;
     let proxy = Proxy::start_before(server.address, SAMPLING, vec![Fault::reply(500, "broken"); 1000]).await;
     let (pool, _) = pool_at(vec![proxy.url()], Timeouts { outage: Duration::from_secs(2), ..short_attempts() }, 64);
@@ -57,16 +56,16 @@ async fn patience_with_a_server_that_fails_has_an_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_is_left_alone_for_as_long_as_it_asks() {
+async fn retry_after_is_respected() {
     let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
     for status in [429, 503] {
-        let proxy = Proxy::start_before(two.address, SAMPLING, [says(status, "2")]).await;
+        let proxy = Proxy::start_before(two.address, SAMPLING, [reply_later(status, "2")]).await;
         let (pool, _) = pool_at(vec![proxy.url()], short_attempts(), 64);
         let started = Instant::now();
         pool.sample(request(0, "base")).await.unwrap();
         assert!(started.elapsed() >= Duration::from_secs(2), "{status}");
-        // Where there is another, that one is asked meanwhile.
-        let proxy = Proxy::start_before(two.address, SAMPLING, [says(status, "25")]).await;
+        // If there is another server, it is used meanwhile.
+        let proxy = Proxy::start_before(two.address, SAMPLING, [reply_later(status, "25")]).await;
         let (pool, _) = pool_at(vec![one.url(), proxy.url()], short_attempts(), 64);
         for i in 0..20 {
             assert_eq!(pool.sample(request(i, "base")).await.unwrap().tokens, [i as u32 % 16]);
@@ -76,7 +75,7 @@ async fn a_server_is_left_alone_for_as_long_as_it_asks() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_question_that_a_server_lost_is_asked_again() {
+async fn lost_request_is_retried_after_the_request_timeout() {
     let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
     for alone in [true, false] {
         let proxy = Proxy::start_before(two.address, SAMPLING, [Fault::Hang, Fault::Hang]).await;
@@ -90,7 +89,7 @@ async fn a_question_that_a_server_lost_is_asked_again() {
                 assert_eq!(pool.sample(request(i, "base")).await.unwrap().tokens, [i as u32]);
             }
         };
-        tokio::time::timeout(Duration::from_secs(30), asked).await.expect("nobody waits for a lost answer");
+        tokio::time::timeout(Duration::from_secs(30), asked).await.expect("lost responses time out");
         let lines = said.lock().unwrap().clone();
         assert!(lines.len() == 1 && lines[0].starts_with(&proxy.url()), "{lines:?}");
         assert!(
@@ -102,7 +101,7 @@ async fn a_question_that_a_server_lost_is_asked_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_always_late_is_not_asked_for_ever() {
+async fn request_timeouts_are_limited() {
     let server = Vllm::start(Duration::ZERO).await;
     let proxy = Proxy::start_before(server.address, SAMPLING, vec![Fault::Hang; 100]).await;
     let (mut settings, _) = settings(vec![proxy.url()], short_attempts(), 64);
@@ -112,7 +111,7 @@ async fn a_server_that_is_always_late_is_not_asked_for_ever() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_one_server_refuses_another_is_asked() {
+async fn rejected_request_is_tried_on_another_server() {
     let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
     for status in [400, 401, 404] {
         let no = vec![Fault::reply(status, "the context is too long"); 1000];
@@ -123,12 +122,12 @@ async fn what_one_server_refuses_another_is_asked() {
         }
         let lines = said.lock().unwrap().clone();
         assert!(lines[0].starts_with(&proxy.url()) && lines[0].contains("the context is too long"), "{lines:?}");
-        assert!(lines.len() <= 3, "away, back, and again: {lines:?}");
+        assert!(lines.len() <= 3, "unhealthy, recovered, and unhealthy again: {lines:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_two_servers_refuse_is_wrong() {
+async fn request_rejected_by_two_servers_fails() {
     let server = Vllm::start(Duration::ZERO).await;
     let no = || vec![Fault::reply(400, "the context is too long"); 1000];
     let mut proxies = Vec::new();
@@ -141,13 +140,16 @@ async fn what_two_servers_refuse_is_wrong() {
         let e = pool.sample(request(0, "base")).await.unwrap_err().to_string();
         assert!(e.contains("400") && e.contains("the context is too long"), "{e}");
         let after: usize = proxies.iter().map(|p| p.requests.load(Ordering::SeqCst)).sum();
-        assert_eq!(after - before, servers.min(2), "a second one is asked, and no third");
-        assert!(pool.servers().iter().all(|s| s.healthy) && said.lock().unwrap().is_empty(), "it is nobody's fault");
+        assert_eq!(after - before, servers.min(2), "a second server is tried, and no third");
+        assert!(
+            pool.servers().iter().all(|s| s.healthy) && said.lock().unwrap().is_empty(),
+            "the servers are not at fault"
+        );
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_lost_its_adapters_is_given_them_again() {
+async fn lost_adapters_are_pushed_again() {
     for others in [0, 1] {
         let mut servers = vec![Vllm::start(Duration::ZERO).await];
         for _ in 0..others {
@@ -157,14 +159,14 @@ async fn a_server_that_lost_its_adapters_is_given_them_again() {
         pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
         servers[0].seen.adapters.lock().unwrap().clear();
         assert_eq!(sample_many(&pool, 16).await, (0..16).collect::<Vec<u32>>());
-        // Whoever was asked by nobody yet is by now.
+        // A server that got no request yet gets one now.
         let fed = async {
             while names(&servers[0]).is_empty() || !pool.servers()[0].healthy {
                 sample_many(&pool, 4).await;
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(30), fed).await.expect("it is given the adapter");
+        tokio::time::timeout(Duration::from_secs(30), fed).await.expect("the adapter is pushed again");
         let lines = said.lock().unwrap().clone();
         assert!(lines.len() == 2 && lines[0].contains("does not exist"), "{lines:?}");
         assert!(lines[1].contains("pushed 1 adapters again"), "{lines:?}");
@@ -172,7 +174,7 @@ async fn a_server_that_lost_its_adapters_is_given_them_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_refuses_what_others_take_is_done_without() {
+async fn server_that_rejects_a_push_is_excluded() {
     let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
     let proxy = Proxy::start_before(two.address, LOADING, vec![Fault::reply(400, "no such folder"); 2]).await;
     let (pool, said) = pool_at(vec![one.url(), proxy.url()], short_attempts(), 64);
@@ -181,19 +183,19 @@ async fn a_server_that_refuses_what_others_take_is_done_without() {
     assert_eq!(sample_many(&pool, 8).await, (0..8).collect::<Vec<u32>>());
     let lines = said.lock().unwrap().clone();
     assert!(lines.len() == 1 && lines[0].contains(&proxy.url()) && lines[0].contains("no such folder"), "{lines:?}");
-    // It is looked at again, and takes it at the second look.
+    // It is probed again and accepts the second push.
     common::vllm_script::wait_until_all_healthy(&pool).await;
     assert_eq!(names(&two), ["policy@0"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_that_is_only_away_is_waited_for_though_another_is_refused() {
+async fn unreachable_server_is_waited_for_if_another_rejects_the_push() {
     let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
     let proxy = Proxy::start_before(two.address, LOADING, vec![Fault::reply(404, "no such path"); 1000]).await;
     let (pool, said) = pool_at(vec![one.url(), proxy.url()], short_attempts(), 64);
     pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
-    assert!(!pool.servers()[1].healthy, "it did not take it: {said:?}");
-    // The other is started anew.
+    assert!(!pool.servers()[1].healthy, "it rejected the push: {said:?}");
+    // The other restarts.
     let address = one.address;
     drop(one);
     let asked = tokio::spawn({
@@ -206,7 +208,7 @@ async fn one_that_is_only_away_is_waited_for_though_another_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_no_server_takes_is_wrong() {
+async fn push_rejected_by_all_servers_fails() {
     let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
     let no = || vec![Fault::reply(400, "rank too large"); 10];
     let one = Proxy::start_before(one.address, LOADING, no()).await;
@@ -218,7 +220,7 @@ async fn what_no_server_takes_is_wrong() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_load_that_takes_longer_than_many_attempts_is_waited_for_and_told_of() {
+async fn slow_adapter_load_is_waited_for_and_logged() {
     let server = Vllm::start(Duration::ZERO).await;
     let attempt = Duration::from_millis(200);
     let (pool, said) = pool_with_timeouts(&[&server], Timeouts { attempt, ..short_attempts() });
@@ -237,7 +239,7 @@ async fn a_load_that_takes_longer_than_many_attempts_is_waited_for_and_told_of()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_load_that_never_ends_is_not_waited_for_beyond_patience() {
+async fn endless_adapter_load_ends_at_the_outage_timeout() {
     let server = Vllm::start(Duration::ZERO).await;
     let timeouts = Timeouts { attempt: Duration::from_millis(200), outage: Duration::from_secs(2), ..short_attempts() };
     let (pool, _) = pool_with_timeouts(&[&server], timeouts);
@@ -248,17 +250,17 @@ async fn a_load_that_never_ends_is_not_waited_for_beyond_patience() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_proxy_with_nobody_behind_it_is_waited_for() {
+async fn proxy_without_a_backend_is_waited_for() {
     let server = Vllm::start(Duration::ZERO).await;
     let nobody = || vec![Fault::reply(503, "no backend"); 8];
-    // Whatever it is asked, and first of all to take an adapter.
+    // Fails every request, starting with the push.
     let proxy = Proxy::start(server.address, nobody()).await;
     let (pool, said) = pool_at(vec![proxy.url()], short_attempts(), 64);
     pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
     let lines = said.lock().unwrap().clone();
     assert!(lines.iter().any(|l| l.contains("retrying for up to 30 s")), "{lines:?}");
     assert!(lines.last().unwrap().starts_with(&format!("{} is available again", proxy.url())), "{lines:?}");
-    // And then to sample.
+    // Then with sampling.
     let proxy = Proxy::start(server.address, nobody()).await;
     let (pool, said) = pool_at(vec![proxy.url()], short_attempts(), 64);
     assert_eq!(pool.sample(request(3, "base")).await.unwrap().tokens, [3]);

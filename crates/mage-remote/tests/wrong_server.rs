@@ -1,4 +1,4 @@
-//! Servers of the wrong kind, and addresses where nobody is: who is there is said, and nobody is waited for.
+//! Wrong kinds of servers, unreachable addresses and TLS failures: the error names the problem at once.
 
 mod common;
 
@@ -24,7 +24,7 @@ fn pool(servers: Vec<String>) -> mage_engine::Result<VllmPool> {
 }
 
 #[test]
-fn a_vllm_server_in_a_tinker_servers_place_is_named() {
+fn vllm_server_at_the_tinker_address_is_detected() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let vllm = runtime.block_on(Vllm::start(Duration::ZERO));
     let dir = tempfile::tempdir().unwrap();
@@ -34,7 +34,7 @@ fn a_vllm_server_in_a_tinker_servers_place_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tinker_server_in_a_vllm_servers_place_is_named() {
+async fn tinker_server_at_a_vllm_address_is_detected() {
     let tinker = Double::start(None).await;
     let pool = pool(vec![tinker.url()]).unwrap();
     let served = pool.served_models().await.remove(0).1.unwrap_err().to_string();
@@ -47,11 +47,11 @@ async fn a_tinker_server_in_a_vllm_servers_place_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_is_waited_for_by_whoever_only_looks() {
+async fn probe_does_not_wait_for_an_unreachable_server() {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let mut server = script::settings(&format!("http://{nobody}"), dir.path(), StatusLog::default()).server;
-    // RequestLimits that outlasts the test.
+    // Outlasts the test.
     server.timeouts.outage = Duration::from_secs(3600);
     let e = server.probe(Duration::from_secs(1)).await.unwrap_err().to_string();
     assert!(e.contains("refused") && e.contains("waited 1 s"), "{e}");
@@ -59,8 +59,8 @@ async fn nobody_is_waited_for_by_whoever_only_looks() {
     assert!(served.unwrap_err().to_string().contains("refused"));
 }
 
-/// A server on loopback with a certificate; it shakes hands with one caller after the other.
-fn showing(pem: &[u8]) -> std::net::SocketAddr {
+/// A TLS server on loopback with a certificate; it only performs handshakes.
+fn tls_server(pem: &[u8]) -> std::net::SocketAddr {
     use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
     let (certificate, key) =
         (CertificateDer::from_pem_slice(pem).unwrap(), PrivateKeyDer::from_pem_slice(pem).unwrap());
@@ -69,7 +69,7 @@ fn showing(pem: &[u8]) -> std::net::SocketAddr {
         rustls::ServerConfig::builder().with_no_client_auth().with_single_cert(vec![certificate], key).unwrap();
     let (config, listener) = (Arc::new(config), std::net::TcpListener::bind("127.0.0.1:0").unwrap());
     let address = listener.local_addr().unwrap();
-    // Ends with the test's process.
+    // Ends with the test process.
     std::thread::spawn(move || {
         for mut caller in listener.incoming().flatten() {
             let mut tls = rustls::ServerConnection::new(Arc::clone(&config)).unwrap();
@@ -80,17 +80,20 @@ fn showing(pem: &[u8]) -> std::net::SocketAddr {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_certificate_that_is_not_trusted_is_not_waited_for() {
+async fn untrusted_certificate_fails_at_once() {
     let plain = Double::start(None).await;
     let dir = tempfile::tempdir().unwrap();
     for (address, words) in [
-        // One that nobody signed, and one that is made to sign others, as `openssl req -x509` makes them.
-        (showing(include_bytes!("common/unsigned.pem")), ["certificate is not accepted", "SSL_CERT_FILE"]),
-        (showing(include_bytes!("common/authority.pem")), ["presents a CA certificate", "sign it with the CA's key"]),
+        // A self-signed certificate, and a CA certificate as `openssl req -x509` creates it.
+        (tls_server(include_bytes!("common/unsigned.pem")), ["certificate is not accepted", "SSL_CERT_FILE"]),
+        (
+            tls_server(include_bytes!("common/authority.pem")),
+            ["presents a CA certificate", "sign it with the CA's key"],
+        ),
         (plain.address, ["does not use TLS", "http://"]),
     ] {
         let mut server = script::settings(&format!("https://{address}"), dir.path(), StatusLog::default()).server;
-        // RequestLimits that outlasts the test.
+        // Outlasts the test.
         server.timeouts.outage = Duration::from_secs(3600);
         let e = server.probe(Duration::from_secs(3600)).await.unwrap_err().to_string();
         assert!(words.iter().all(|w| e.contains(w)), "{e}");
@@ -100,7 +103,7 @@ async fn a_certificate_that_is_not_trusted_is_not_waited_for() {
 }
 
 #[test]
-fn a_server_named_twice_in_two_ways_is_one() {
+fn duplicate_addresses_are_rejected() {
     let e = pool(vec!["http://Host:80/v1".into(), "http://host/".into()]).unwrap_err().to_string();
     assert!(e.contains("http://host is listed twice"), "{e}");
 }

@@ -52,7 +52,7 @@ pub(super) struct EncodedText {
 pub(super) struct TensorData {
     #[prost(bytes = "vec", optional, tag = "1")]
     pub(super) dense: Option<Vec<u8>>,
-    #[prost(enumeration = "DType", tag = "3")]
+    #[prost(enumeration = "TensorDType", tag = "3")]
     pub(super) dtype: i32,
     #[prost(int64, repeated, tag = "4")]
     pub(super) shape: Vec<i64>,
@@ -60,7 +60,7 @@ pub(super) struct TensorData {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
-pub(super) enum DType {
+pub(super) enum TensorDType {
     Unspecified = 0,
     Float32 = 1,
     Int64 = 2,
@@ -94,7 +94,7 @@ pub(super) struct BatchedTensor {
     /// Byte offsets of the sequences and of the end, as 64-bit integers.
     #[prost(bytes = "vec", tag = "2")]
     pub(super) offsets: Vec<u8>,
-    #[prost(enumeration = "DType", tag = "3")]
+    #[prost(enumeration = "TensorDType", tag = "3")]
     pub(super) dtype: i32,
     #[prost(int64, repeated, tag = "4")]
     pub(super) trailing_shape: Vec<i64>,
@@ -131,12 +131,12 @@ impl ModelInputChunk {
 impl TensorData {
     pub(super) fn floats(values: &[f32]) -> Self {
         let dense = Some(values.iter().flat_map(|x| x.to_le_bytes()).collect());
-        TensorData { dense, dtype: DType::Float32.into(), shape: vec![values.len() as i64] }
+        TensorData { dense, dtype: TensorDType::Float32.into(), shape: vec![values.len() as i64] }
     }
 
     pub(super) fn tokens(values: &[u32]) -> Self {
         let dense = Some(values.iter().flat_map(|t| i64::from(*t).to_le_bytes()).collect());
-        TensorData { dense, dtype: DType::Int64.into(), shape: vec![values.len() as i64] }
+        TensorData { dense, dtype: TensorDType::Int64.into(), shape: vec![values.len() as i64] }
     }
 }
 
@@ -150,7 +150,7 @@ impl ForwardBackwardOutput {
                 present.sort_unstable();
                 return Err(format!("no field `{field}`, only {}", present.join(", ")));
             };
-            if tensor.dtype() != DType::Float32 {
+            if tensor.dtype() != TensorDType::Float32 {
                 return Err(format!("`{field}` has type {:?}, not 32-bit float", tensor.dtype()));
             }
             let mut offsets = Vec::new();
@@ -229,7 +229,7 @@ mod tests {
                     BatchedTensor {
                         data: data.iter().flat_map(|x| x.to_le_bytes()).collect(),
                         offsets: offsets.iter().flat_map(|x| x.to_le_bytes()).collect(),
-                        dtype: DType::Float32.into(),
+                        dtype: TensorDType::Float32.into(),
                         trailing_shape: Vec::new(),
                     },
                 )]

@@ -1,4 +1,4 @@
-//! A small model server and a network that breaks on purpose, both on loopback.
+//! Test support: model servers, test doubles and a faulty network proxy, all on loopback.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
@@ -19,22 +19,22 @@ use std::{
 };
 use tokio::runtime::Runtime;
 
-/// What users were told.
+/// Captured log lines.
 pub(crate) type LogLines = Arc<Mutex<Vec<String>>>;
 
-/// StatusLog, and where they are kept.
+/// A status log and the lines it captures.
 pub(crate) fn capture_log() -> (StatusLog, LogLines) {
-    let said = LogLines::default();
-    let hear = Arc::clone(&said);
-    (StatusLog::new(move |line| hear.lock().unwrap().push(line.to_owned())), said)
+    let lines = LogLines::default();
+    let sink = Arc::clone(&lines);
+    (StatusLog::new(move |line| sink.lock().unwrap().push(line.to_owned())), lines)
 }
 
-/// For tests that are not asynchronous themselves.
+/// A runtime for synchronous tests.
 pub(crate) fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
-/// A client with little patience.
+/// A client with short timeouts.
 pub(crate) fn client(at: SocketAddr, change: impl FnOnce(&mut Endpoint)) -> OpenAiClient {
     let mut endpoint = Endpoint::new(&format!("http://{at}"), "tiny").unwrap();
     endpoint.limits = RequestLimits {

@@ -1,4 +1,4 @@
-//! A network that breaks on purpose: stands between a client and a server and does to each request what it is told.
+//! Faulty network proxy: applies a scripted fault to each request.
 
 use std::{
     collections::VecDeque,
@@ -15,22 +15,22 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// What is done to one request.
+/// Fault of one request.
 #[derive(Clone, Debug)]
 pub(crate) enum Fault {
-    /// Nothing: the server answers.
+    /// No fault.
     Pass,
-    /// The connection is cut with a reset before there is an answer.
+    /// Connection reset before the response.
     Reset,
-    /// Nothing ever comes back.
+    /// No response.
     Hang,
-    /// A status, headers (each with its line break) and a body from somebody on the way.
+    /// A response by the proxy: status, headers (each with line break) and body.
     Reply(u16, String, String),
-    /// The answer comes, but ends in the middle although its length was announced.
+    /// A truncated response.
     HalfBody,
-    /// The answer comes in drops, this long apart.
+    /// The response in small chunks with this delay.
     Drip(Duration),
-    /// The answer comes in so many parts, this long apart.
+    /// The response in this many chunks with this delay.
     Parts(usize, Duration),
 }
 
@@ -40,10 +40,10 @@ impl Fault {
     }
 }
 
-/// A running proxy. It ends when it is dropped.
+/// A running proxy. It stops when dropped.
 pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
-    /// Requests that came by, but for signs of life, which come when it is time for them.
+    /// Requests received, without heartbeats, whose number depends on timing.
     pub(crate) requests: Arc<AtomicUsize>,
     task: JoinHandle<()>,
 }
@@ -55,12 +55,12 @@ impl Drop for Proxy {
 }
 
 impl Proxy {
-    /// Does the faults to the first requests, one each; all later ones pass.
+    /// Applies the faults to the first requests, one each; later ones pass.
     pub(crate) async fn start(server: SocketAddr, faults: impl IntoIterator<Item = Fault>) -> Self {
         Self::start_before(server, "", faults).await
     }
 
-    /// Does them to the first requests whose first line has `path` in it; all others pass.
+    /// Applies the faults to the first requests whose request line contains `path`; all others pass.
     pub(crate) async fn start_before(
         server: SocketAddr,
         path: &'static str,
@@ -75,7 +75,7 @@ impl Proxy {
             loop {
                 let (client, _) = listener.accept().await.unwrap();
                 let (faults, counter) = (Arc::clone(&faults), Arc::clone(&counter));
-                // A client that goes away ends its own connection and nothing else.
+                // A disconnecting client ends only its own connection.
                 tokio::spawn(async move {
                     let _ = serve(client, server, path, &faults, &counter).await;
                 });
@@ -89,7 +89,7 @@ impl Proxy {
     }
 }
 
-/// One request on one connection.
+/// Handles one request on one connection.
 async fn serve(
     mut client: TcpStream,
     server: SocketAddr,
@@ -162,7 +162,7 @@ pub(crate) async fn read_request(client: &mut TcpStream) -> std::io::Result<Opti
     }
 }
 
-/// The server's whole answer, which it ends by closing.
+/// The complete response of the server, which closes the connection.
 pub(crate) async fn forward(request: &[u8], server: SocketAddr) -> std::io::Result<Vec<u8>> {
     let mut upstream = TcpStream::connect(server).await?;
     let line_end = request.windows(2).position(|w| w == b"\r\n").expect("a request line") + 2;

@@ -1,4 +1,4 @@
-//! A middleman that writes down what a real server answers: how `tests/recorded/tinker.jsonl` was made.
+//! Recording proxy, with which `tests/recorded/tinker.jsonl` was made.
 
 use super::proxy::{forward, read_request};
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use std::{
 };
 use tokio::{io::AsyncWriteExt, net::TcpListener};
 
-/// Stands before `server` and keeps what passes. Needs a runtime that goes on.
+/// Forwards to `server` and records all exchanges. Needs a running runtime.
 pub(crate) async fn record(server: SocketAddr) -> (SocketAddr, Arc<Mutex<Vec<Value>>>) {
     let kept = Arc::<Mutex<Vec<Value>>>::default();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -58,7 +58,7 @@ fn unchunk(mut bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Text as it is, bytes in hexadecimal.
+/// Text unchanged, binary data in hexadecimal.
 fn hex(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) if !text.contains('\u{0}') => text.to_owned(),

@@ -1,4 +1,4 @@
-//! A model server that says what a function says.
+//! Test double of an OpenAI-compatible server, with a scripted response.
 
 use axum::{Json, Router, extract::State, http::HeaderMap, routing::post};
 use serde_json::{Value, json};
@@ -14,12 +14,12 @@ use tokio::{net::TcpListener, task::JoinHandle};
 
 type Script = dyn Fn(&str) -> String + Send + Sync;
 
-/// What a server saw, shared with the test.
+/// What the server received.
 #[derive(Default)]
 pub(crate) struct Seen {
     pub(crate) bodies: Mutex<Vec<Value>>,
     pub(crate) keys: Mutex<Vec<Option<String>>>,
-    /// The most that were under way at once.
+    /// Maximum concurrent requests.
     pub(crate) peak: AtomicUsize,
     now: AtomicUsize,
 }
@@ -37,7 +37,7 @@ struct Shared {
     latency: Duration,
 }
 
-/// A running server. It ends when it is dropped, with every connection.
+/// A running server. It stops with all connections when dropped.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) seen: Arc<Seen>,
@@ -51,12 +51,12 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// Answers the last message with what `script` makes of it, after `latency`.
+    /// Responds to the last message with `script(message)`, after `latency`.
     pub(crate) async fn start(latency: Duration, script: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
         Self::start_at("127.0.0.1:0".parse().unwrap(), latency, script).await
     }
 
-    /// The same at an address that was somebody else's before.
+    /// Like `start`, at a given address.
     pub(crate) async fn start_at(
         address: SocketAddr,
         latency: Duration,
@@ -72,7 +72,7 @@ impl Server {
             loop {
                 match TcpListener::bind(address).await {
                     Ok(listener) => return listener,
-                    // The one before may not have let go yet.
+                    // The previous server may still hold the port.
                     Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
                 }
             }
@@ -105,7 +105,7 @@ async fn complete(State(shared): State<Shared>, headers: HeaderMap, Json(body): 
     }))
 }
 
-/// Counts the letters a to d: texts are near when they have the same.
+/// Embeds a text as the counts of the letters a to d.
 async fn embed(State(shared): State<Shared>, headers: HeaderMap, Json(body): Json<Value>) -> Json<Value> {
     note(&shared, &headers, &body);
     let vector = |text: &str| "abcd".chars().map(|c| text.matches(c).count() as f64).collect::<Vec<_>>();

@@ -1,8 +1,8 @@
-//! A double of a Tinker server: it answers as SkyRL 0.4.0 did when it was recorded.
+//! Test double of a Tinker server that replays responses recorded from SkyRL 0.4.0.
 //!
-//! Numbers (log-probabilities, norms, samples, adapters) are the recorded ones, found by what was asked of which weights:
-//! weights are known by everything that was ever done to them. Rules (sequence numbers, names used once, futures, loads into
-//! fresh models only) are the real server's. What was never recorded is refused.
+//! Computed values (log-probs, norms, samples, adapters) are looked up by request and weights; weights are identified
+//! by their history of operations. Protocol rules (sequence numbers, unique names, futures, loads into fresh models
+//! only) follow the real server. Requests that were never recorded are rejected.
 
 use axum::{
     Router,
@@ -20,29 +20,29 @@ use std::{
 };
 use tokio::{net::TcpListener, task::JoinHandle};
 
-/// What is known of weights: all that was done to them.
+/// Weights, identified by all operations applied to them.
 type Weights = Vec<u64>;
 
-/// Something that computes, and the weights it was asked of.
+/// A computing request with the weights it uses.
 type Question = (&'static str, Weights, Vec<u8>);
 
-/// Answers in the server's place where it has something to say, given a path and a body.
+/// Overrides responses, given path and body.
 pub(crate) type ResponseOverride = Box<dyn FnMut(&str, &Value) -> Option<(u16, String)> + Send>;
 
-/// What the double does beyond what was recorded.
+/// Deviation from the recorded behaviour.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Misbehaviour {
-    /// Forgets all its models, once, when so many gradients and steps have been computed; saved states stay.
+    /// Loses all models, once, after this many gradients and steps; saved states stay.
     ForgetsAfter(usize),
-    /// Forgets all its models, once, when it was asked to sample so many times.
+    /// Loses all models, once, at this sample request.
     ForgetsAtSample(usize),
-    /// Puts numbers that are none into the answers to gradients from this one on, so many times, and into the gradient.
+    /// Returns NaN log-probs from this gradient on, this many times, and poisons the gradient.
     NonFiniteGradient(usize, usize),
-    /// Samples from other weights than were saved.
+    /// Samples from other weights than those saved.
     StaleSampler,
-    /// Reports a gradient's norm of null at this step, and ruins the model.
+    /// Reports a null gradient norm at this step and invalidates the model.
     NullNorm(usize),
-    /// Gives the model that is made as this one, counted from 1, a place whose model went between a gradient and its step just then.
+    /// Gives the n-th model, counted from 1, a slot with a stale gradient.
     LeavesGradient(usize),
 }
 
@@ -56,40 +56,40 @@ impl Misbehaviour {
 struct Model {
     weights: Weights,
     asked: bool,
-    /// The lowest that was free when it was made.
+    /// Lowest free slot at creation.
     place: usize,
 }
 
-/// The server's memory.
+/// State of the server.
 #[derive(Default)]
 pub(crate) struct World {
     answers: HashMap<Question, Vec<u8>>,
     models: HashMap<String, Model>,
     pub(crate) saved: HashMap<String, Weights>,
-    /// Sampling sessions: the model they belong to, and its weights when they were saved.
+    /// Sampling sessions: model and its weights when saved.
     sessions: HashMap<String, (String, Weights)>,
     sampled: usize,
     futures: HashMap<String, (u16, Vec<u8>)>,
     numbered: HashMap<(String, u64), (Vec<u8>, String)>,
     ids: usize,
-    /// Gradients and steps that were computed.
+    /// Gradients and steps computed.
     pub(crate) computed: usize,
     steps: usize,
     gradients: usize,
-    /// Models that were made.
+    /// Models created.
     pub(crate) made: usize,
-    /// Whose gradients wait for a step, by place. They stay where a model goes.
+    /// Models with pending gradients, by slot. They outlive their models.
     waiting: HashMap<usize, HashSet<String>>,
     misbehaviour: Option<Misbehaviour>,
     pub(crate) response_override: Option<ResponseOverride>,
-    /// Packs the adapter that was recorded whichever it is asked for.
+    /// Serves the recorded adapter for every download.
     pub(crate) packs_anything: bool,
     forgotten: HashSet<String>,
-    /// What was done to the model that was asked last.
+    /// History of the model used last.
     pub(crate) last_history: Weights,
 }
 
-/// A running double. It ends when it is dropped.
+/// A running double. It stops when dropped.
 pub(crate) struct Double {
     pub(crate) address: SocketAddr,
     pub(crate) world: Arc<Mutex<World>>,
@@ -113,7 +113,7 @@ impl Double {
         Double { address, world, task }
     }
 
-    /// Has somebody answer in its place from now on.
+    /// Overrides responses from now on.
     pub(crate) fn override_responses(
         &self,
         response_override: impl FnMut(&str, &Value) -> Option<(u16, String)> + Send + 'static,
@@ -137,7 +137,7 @@ fn hash(content: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// Model, sequence number and the rest of a gradient's request: its first two fields, then all others.
+/// Splits a gradient request into model, sequence number and the rest.
 fn split(body: &[u8]) -> (String, u64, Vec<u8>) {
     assert_eq!(body[0], 0x0a, "the model's name comes first");
     let name = String::from_utf8(body[2..2 + body[1] as usize].to_vec()).unwrap();
@@ -147,7 +147,7 @@ fn split(body: &[u8]) -> (String, u64, Vec<u8>) {
     (name, seq, body[rest..].to_vec())
 }
 
-/// A number of variable length at a place, and the place after it.
+/// Decodes a varint at `at`; returns the value and the next position.
 fn varint(bytes: &[u8], mut at: usize) -> (u64, usize) {
     let (mut value, mut shift) = (0, 0);
     loop {
@@ -174,7 +174,7 @@ impl World {
         format!("{what}_{}", self.ids)
     }
 
-    /// Puts a result where it can be asked for.
+    /// Stores a result as a future.
     fn future(&mut self, status: u16, result: Vec<u8>) -> String {
         self.ids += 1;
         let id = self.ids.to_string();
@@ -271,7 +271,7 @@ impl World {
                     self.forget_models();
                 }
                 self.sampled += 1;
-                // Saved weights are sampled by the model they were saved of, in the engine's own memory.
+                // Saved weights are sampled by the loaded model they were saved from.
                 if !self.models.contains_key(&model) {
                     return Self::submitted(&self.stale(&model));
                 }
@@ -315,7 +315,7 @@ impl World {
         }
     }
 
-    /// The place of the next model.
+    /// Slot of the next model.
     fn place(&mut self) -> usize {
         self.made += 1;
         let mut taken: HashSet<usize> = self.models.values().map(|m| m.place).collect();
@@ -331,34 +331,34 @@ impl World {
         (1..).find(|place| !taken.contains(place)).unwrap()
     }
 
-    /// Lets go of all models, as where their sessions have expired.
+    /// Unloads all models, as when their sessions expire.
     pub(crate) fn expire_models(&mut self) {
         self.models.clear();
     }
 
-    /// How many models it has.
+    /// Number of models.
     pub(crate) fn models(&self) -> usize {
         self.models.len()
     }
 
-    /// Is started anew: what was saved stays.
+    /// Simulates a restart: saved states stay.
     pub(crate) fn forget_models(&mut self) {
         self.forgotten.extend(self.models.drain().map(|(id, _)| id));
         self.waiting.clear();
     }
 
-    /// Forgets the ways to sample, and nothing else.
+    /// Drops all sampling sessions.
     pub(crate) fn forget_sessions(&mut self) {
         self.sessions.clear();
     }
 
-    /// What the real engine says about a model it does not have.
+    /// The real engine's error for a missing model.
     fn stale(&mut self, model: &str) -> String {
         let text = format!("Model {model} not loaded (likely stale request from previous server)");
         self.future(400, json!({"detail": text}).to_string().into())
     }
 
-    /// A gradient or a step: once for each sequence number.
+    /// Executes a gradient or step, once per sequence number.
     fn compute(&mut self, model: &str, seq: u64, pure: bool, kind: &'static str, content: Vec<u8>) -> (u16, Vec<u8>) {
         let number = (model.to_owned(), seq);
         if let Some((before, id)) = self.numbered.get(&number) {
@@ -400,11 +400,11 @@ impl World {
             said["metrics"]["skyrl.ai/grad_norm"] = json!(norm * 0.75);
             answer = said.to_string().into();
         }
-        // A step of length 0 is none, whatever it was taken with.
+        // A step with learning rate 0 changes nothing, whatever the gradient.
         let length =
             serde_json::from_slice::<Value>(&content).map_or(1.0, |c| c["learning_rate"].as_f64().unwrap_or(1.0));
         if !pure {
-            // A step with a poisoned gradient, or with somebody else's, leads to weights that nobody ever had.
+            // A step with a poisoned or foreign gradient leads to unknown weights.
             let ruined = poisoned || (foreign && length != 0.0);
             entry.weights.push(if ruined { 0 } else { hash(&(kind, &content)) });
             self.last_history = entry.weights.clone();
@@ -422,8 +422,8 @@ impl World {
     }
 }
 
-/// The answer with log-probabilities that are no numbers: after the field's name comes the tensor (a tag and a length), and
-/// first in it its data (again a tag and a length).
+/// Replaces the log-probs of a response by NaN: the field name is followed by the tensor (tag and length), which begins
+/// with its data (tag and length).
 fn poison(answer: &[u8]) -> Vec<u8> {
     let mut out = answer.to_vec();
     let mut at = answer.windows(8).position(|w| w == b"logprobs").expect("an answer has log-probabilities") + 8;
@@ -438,7 +438,7 @@ fn poison(answer: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Reads the recording: what was asked of which weights, and what came back.
+/// Parses the recording into responses by request and weights.
 fn learn(recorded: &str) -> HashMap<Question, Vec<u8>> {
     let lines: Vec<Value> = recorded.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
     let bytes = |v: &Value| -> Vec<u8> {
@@ -448,7 +448,7 @@ fn learn(recorded: &str) -> HashMap<Question, Vec<u8>> {
             None => text.as_bytes().to_vec(),
         }
     };
-    // Results by the future they were asked for with.
+    // Results by future.
     let mut results: HashMap<String, Vec<u8>> = HashMap::new();
     for line in lines.iter().filter(|l| l["path"] == "/api/v1/retrieve_future" && l["status"] == 200) {
         let asked: Value = serde_json::from_slice(&bytes(&line["body"])).unwrap();

@@ -1,4 +1,4 @@
-//! What is done to the real server when it is recorded, and to its double ever after.
+//! Training script, run against the real server for the recording and against its test double.
 
 use mage_engine::{
     AdapterName, Loss, Objective, OptimStep, PerToken, SampleRequest, Sampler, SamplingParams, TokenForest, Trainer,
@@ -9,7 +9,7 @@ use mage_remote::{
 };
 use std::{path::Path, time::Duration};
 
-/// Everything that came out: the numbers that must not depend on what the network did.
+/// Results, which must not depend on the network.
 #[derive(Debug, PartialEq)]
 pub(crate) struct ScriptResult {
     pub(crate) losses: Vec<f64>,
@@ -18,9 +18,9 @@ pub(crate) struct ScriptResult {
     pub(crate) steps: u64,
 }
 
-/// The model the recording was made with had this many words.
+/// Vocabulary size of the recorded model.
 pub(crate) const VOCABULARY: usize = 16;
-/// And this name.
+/// Name of the recorded model.
 pub(crate) const MODEL: &str = "tiny";
 
 pub(crate) fn settings(url: &str, adapters: &Path, notices: StatusLog) -> TinkerSettings {
@@ -77,7 +77,7 @@ pub(crate) fn train_three_steps(trainer: &mut TinkerTrainer) {
     }
 }
 
-/// What the policy is asked to go on from.
+/// A sampling request.
 pub(crate) fn request() -> SampleRequest {
     SampleRequest {
         prompt: vec![0, 3, 5],
@@ -86,8 +86,8 @@ pub(crate) fn request() -> SampleRequest {
     }
 }
 
-/// A short life: calibration, three steps, a publication, a sample, a checkpoint, another step, and the step once more from
-/// the checkpoint.
+/// The script: calibration, three steps, a publish, a sample, a checkpoint, another step, and that step again after a
+/// resume from the checkpoint.
 pub(crate) fn run_script(settings: &TinkerSettings, dir: &Path) -> mage_engine::Result<ScriptResult> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let mut came = ScriptResult { losses: Vec::new(), norms: Vec::new(), sampled: Vec::new(), steps: 0 };

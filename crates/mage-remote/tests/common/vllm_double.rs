@@ -1,4 +1,4 @@
-//! A double of a vLLM server: answers in the real one's form, after a while, from a rule.
+//! Test double of a vLLM server with rule-based log-probs and a fixed latency.
 
 use axum::{
     Json, Router,
@@ -22,25 +22,25 @@ use std::{
 };
 use tokio::{net::TcpListener, runtime::Runtime};
 
-/// What a server remembers and what it saw.
+/// State of the double and what it received.
 #[derive(Default)]
 pub(crate) struct Seen {
-    /// Adapters by name, with their folders.
+    /// Adapters by name, with their directories.
     pub(crate) adapters: Mutex<BTreeMap<String, String>>,
     pub(crate) requests: AtomicUsize,
     pub(crate) now: AtomicUsize,
     pub(crate) peak: AtomicUsize,
-    /// What is added to every log-probability: wrong weights.
+    /// Added to every log-prob, to simulate wrong weights.
     pub(crate) stale: Mutex<f32>,
-    /// Whether a reload brings the right weights.
+    /// Whether a reload restores the right weights.
     pub(crate) reloads: AtomicBool,
-    /// Whether it is stopped: connections stay, and nobody answers.
+    /// Whether it is stopped: connections stay open without responses.
     pub(crate) stopped: AtomicBool,
-    /// Whether loads take their time,
+    /// Whether loads block,
     pub(crate) loading: AtomicBool,
-    /// and how many were asked for.
+    /// and how many were requested.
     pub(crate) loads: AtomicUsize,
-    /// Where a load waits for others.
+    /// Barrier at which loads wait.
     pub(crate) load_barrier: Mutex<Option<Arc<tokio::sync::Barrier>>>,
 }
 
@@ -50,11 +50,11 @@ struct Shared {
     latency: Duration,
 }
 
-/// A running server. It ends when it is dropped, with every connection.
+/// A running server. It stops with all connections when dropped.
 pub(crate) struct Vllm {
     pub(crate) address: SocketAddr,
     pub(crate) seen: Arc<Seen>,
-    /// Its own, since a server that dies takes its connections along.
+    /// A runtime of its own, so that connections end with the server.
     runtime: Option<Runtime>,
 }
 
@@ -91,7 +91,7 @@ impl Vllm {
             loop {
                 match TcpListener::bind(address).await {
                     Ok(listener) => return listener,
-                    // The one before may not have let go yet.
+                    // The previous server may still hold the port.
                     Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
                 }
             }
@@ -111,7 +111,7 @@ impl Vllm {
     }
 }
 
-/// How likely token `t` is at place `i`: the same on every server.
+/// Log-prob of token `t` at position `i`, equal on all servers.
 pub(crate) fn rule(i: usize, t: u32) -> f32 {
     -0.5 - ((i as u32 * 7 + t * 3) % 11) as f32 / 10.0
 }
@@ -160,7 +160,7 @@ async fn unload(State(s): State<Shared>, Json(body): Json<Value>) -> String {
     "Success".to_owned()
 }
 
-/// What it reads of a request. It shares the machine with whoever is measured, so it reads no more than it needs.
+/// The request fields that are used. Parsing is minimal, since the double shares the machine with the benchmark.
 #[derive(Deserialize)]
 struct Asked {
     model: String,

@@ -1,4 +1,4 @@
-//! A pool with little patience for servers that are doubles, and what it is asked.
+//! Test pools of vLLM doubles with short timeouts.
 
 use super::{
     LogLines, capture_log,
@@ -12,7 +12,7 @@ pub(crate) fn pool(servers: &[&Vllm]) -> (Arc<VllmPool>, LogLines) {
     pool_with(servers, Duration::from_secs(5))
 }
 
-/// With other patience for one attempt.
+/// With another attempt timeout.
 pub(crate) fn pool_with(servers: &[&Vllm], attempt: Duration) -> (Arc<VllmPool>, LogLines) {
     pool_with_timeouts(
         servers,
@@ -24,7 +24,7 @@ pub(crate) fn pool_with_timeouts(servers: &[&Vllm], timeouts: Timeouts) -> (Arc<
     pool_at(servers.iter().map(|s| s.url()).collect(), timeouts, 64)
 }
 
-/// Little patience for an attempt, and enough for all else.
+/// A short attempt timeout, long other timeouts.
 pub(crate) fn short_attempts() -> Timeouts {
     let (attempt, patience) = (Duration::from_secs(1), Duration::from_secs(30));
     Timeouts { attempt, outage: patience, operation: patience }
@@ -53,7 +53,7 @@ pub(crate) fn settings(servers: Vec<String>, timeouts: Timeouts, max_in_flight: 
     (settings, said)
 }
 
-/// What the doubles find of the fixed sequence.
+/// Fingerprint of the doubles.
 pub(crate) fn fingerprint() -> Fingerprint {
     Fingerprint(Fingerprint::tokens(16).iter().enumerate().skip(1).map(|(i, t)| rule(i, *t)).collect())
 }
@@ -67,13 +67,13 @@ pub(crate) fn request(seed: u64, weights: &str) -> SampleRequest {
     SampleRequest { weights: weights.into(), prompt: vec![1, 2, 3], params, ..Default::default() }
 }
 
-/// What a server calls the adapters it has, without what marks the run.
+/// Names of a server's adapters without the pool's tag.
 pub(crate) fn names(server: &Vllm) -> Vec<String> {
     let adapters = server.seen.adapters.lock().unwrap();
     adapters.keys().map(|name| name.split_once('.').expect("a mark").0.to_owned()).collect()
 }
 
-/// Looks until it is so; a test that waits in vain ends here.
+/// Polls until `so` holds; panics after a minute.
 pub(crate) async fn wait_until(so: impl Fn() -> bool) {
     let waiting = async {
         while !so() {
@@ -83,7 +83,7 @@ pub(crate) async fn wait_until(so: impl Fn() -> bool) {
     tokio::time::timeout(Duration::from_secs(60), waiting).await.expect("it never came to that");
 }
 
-/// Asks until every server is up again.
+/// Sends requests until every server is healthy.
 pub(crate) async fn wait_until_all_healthy(pool: &Arc<VllmPool>) {
     let back = async {
         while !pool.servers().iter().all(|s| s.healthy) {
