@@ -119,7 +119,7 @@ class Suite:
         for _, server in servers:
             server.start()
         (tinker_url, tinker), (vllm_url, sampler) = servers
-        self.live_tests("mage-train", "all_engines_find", MAGE_FINGERPRINTS_OUT=found, MAGE_TINKER_URL=tinker_url,
+        self.live_tests("mage-train", "all_engines_agree", MAGE_FINGERPRINTS_OUT=found, MAGE_TINKER_URL=tinker_url,
                         MAGE_VLLM_URL=vllm_url, MAGE_ENGINE_MODEL=model)
         tinker.kill()
         sampler.kill()
@@ -200,8 +200,8 @@ print(json.dumps([scores(torch.float32), scores(torch.float64)]))
             log.seek(0)
             lines = log.read()
         print(lines)
-        for words in [f"{self.tinker_url}/api/v1 no longer has the model", f"{self.vllm_url} does not answer",
-                      f"{self.vllm_url} is back"]:
+        for words in [f"{self.tinker_url}/api/v1 lost the model", f"{self.vllm_url} is unreachable",
+                      f"{self.vllm_url} is available again"]:
             if words not in lines:
                 raise SystemExit(f"FAILED: missing log line: {words}")
 
@@ -224,8 +224,8 @@ print(json.dumps([scores(torch.float32), scores(torch.float64)]))
             log.seek(0)
             lines = log.read()
         print(lines)
-        restored, errors = lines.count("no longer has the model"), sum(u["errors"] for u in updates(run))
-        if restored != 2 or lines.count("does not answer") > 2 or errors:
+        restored, errors = lines.count("lost the model"), sum(u["errors"] for u in updates(run))
+        if restored != 2 or lines.count("is unreachable") > 2 or errors:
             raise SystemExit(f"FAILED: {restored} restores (expected 2), {errors} meta-episodes lost (expected 0)")
 
     def client(self):
@@ -243,12 +243,12 @@ print(json.dumps([scores(torch.float32), scores(torch.float64)]))
 
     def reload(self):
         other = self.new_model("other", "warmstart.steps=3")
-        self.live_tests("mage-train", "whole_models_arrive", MAGE_OTHER_MODEL=other)
+        self.live_tests("mage-train", "full_models_are_pushed", MAGE_OTHER_MODEL=other)
         self.vllm.kill()
         first, second = (self.new_model(f"tied{seed}", "warmstart.steps=3", "model.tie_embeddings=true", f"seed={seed}") for seed in (1, 2))
         self.vllm_url, self.vllm = vllm(self.engines, self.scratch, first)
         self.vllm.start()
-        self.live_tests("mage-train", "a_head_that_was_left_behind", MAGE_ENGINE_MODEL=first, MAGE_TIED_MODEL=second)
+        self.live_tests("mage-train", "a_stale_lm_head_is_detected", MAGE_ENGINE_MODEL=first, MAGE_TIED_MODEL=second)
 
 
 def main():
