@@ -1,11 +1,12 @@
-//! Where are the recordings and data sets that are not part of the repository?
+//! Recordings and data sets that are not part of the repository.
 
 use std::{
     io::Write,
     path::{Path, PathBuf},
 };
 
-/// A file or folder under `MAGE_DATA`, else under `data/` at the root of the workspace; says so loudly when it is missing.
+/// A file or directory under `MAGE_DATA`, or under `data/` at the root of the workspace if unset. Prints a message if it is
+/// missing.
 pub(crate) fn file(name: &str) -> Option<PathBuf> {
     let root = std::env::var_os("MAGE_DATA")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data"), PathBuf::from);
@@ -13,8 +14,8 @@ pub(crate) fn file(name: &str) -> Option<PathBuf> {
     if path.exists() {
         return Some(path);
     }
-    assert!(std::env::var_os("MAGE_DATA").is_none(), "MAGE_DATA is set, but there is no {}", path.display());
-    // Straight to the handle: what `eprintln!` writes, a passing test swallows.
-    let _ = writeln!(std::io::stderr(), "SKIPPED: no {}; set MAGE_DATA to the folder of test data", path.display());
+    assert!(std::env::var_os("MAGE_DATA").is_none(), "MAGE_DATA is set, but {} does not exist", path.display());
+    // Direct write: the test harness captures `eprintln!`.
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {} does not exist; set MAGE_DATA to the directory of test data", path.display());
     None
 }
