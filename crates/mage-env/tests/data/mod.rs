@@ -16,6 +16,10 @@ pub(crate) fn file(name: &str) -> Option<PathBuf> {
     }
     assert!(std::env::var_os("MAGE_DATA").is_none(), "MAGE_DATA is set, but {} does not exist", path.display());
     // Direct write: the test harness captures `eprintln!`.
-    let _ = writeln!(std::io::stderr(), "SKIPPED: {} does not exist; set MAGE_DATA to the directory of test data", path.display());
+    let _ = writeln!(
+        std::io::stderr(),
+        "SKIPPED: {} does not exist; set MAGE_DATA to the directory of test data",
+        path.display()
+    );
     None
 }
