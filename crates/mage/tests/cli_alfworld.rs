@@ -53,7 +53,7 @@ fn what_is_needed_to_play_or_write_files_is_said() {
         (&["play", "alfworld", "--skip-bad"], 2, "source = \"official\""),
         (&["play", "alfworld", "--option", "rooms=green"], 2, "expected `seen` or `unseen`"),
         (&["env", "generate", "alfworld", "--out", path, "--data", path], 2, "neither json_2.1.1/<split>"),
-        (&["env", "generate", "kuhn", "--out", path], 2, "cannot be written"),
+        (&["env", "generate", "kuhn", "--out", path], 2, "no export format"),
         (&["env", "conform", "alfworld", "--golden", "nowhere.jsonl", "--data", path], 2, "cannot read nowhere.jsonl"),
     ];
     for (args, code, expected) in cases {
