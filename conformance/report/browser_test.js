@@ -27,9 +27,9 @@ const testPage = async (browser, scheme, width, height) => {
       const beyond = await page.locator(".of-table-1").evaluate((t) => t.scrollWidth - t.parentElement.clientWidth);
       assert.ok(beyond <= 0, `Table 1 is ${beyond} pixels wider than its frame`);
     }
-    if (part === "moves") {
-      const cut = await page.locator("#moves-canvas").getAttribute("data-cut");
-      assert.equal(cut, "0", "all labels lie within the figure");
+    if (part === "actions") {
+      const clipped = await page.locator("#actions-canvas").getAttribute("data-clipped");
+      assert.equal(clipped, "0", "all labels lie within the figure");
     }
   }
   // A tab opened while scrolled down starts below the tab bar, not behind it.
@@ -41,9 +41,9 @@ const testPage = async (browser, scheme, width, height) => {
   assert.ok(below >= 0, `the filters start ${-below} pixels behind the tab bar`);
 
   await page.locator("#tab-transcripts").press("ArrowLeft");
-  assert.ok(await page.locator("#moves").isVisible(), "arrow keys change tabs");
-  const canvas = page.locator("#moves-canvas");
-  await page.waitForFunction(() => document.getElementById("moves-canvas").dataset.view);
+  assert.ok(await page.locator("#actions").isVisible(), "arrow keys change tabs");
+  const canvas = page.locator("#actions-canvas");
+  await page.waitForFunction(() => document.getElementById("actions-canvas").dataset.view);
   const view = () => page.waitForTimeout(80).then(() => canvas.getAttribute("data-view"));
   const drawn = () => canvas.evaluate((c) => c.toDataURL().length);
   const [before, picture] = [await view(), await drawn()];
@@ -58,9 +58,9 @@ const testPage = async (browser, scheme, width, height) => {
   await canvas.press("ArrowRight");
   await canvas.press("+");
   assert.notEqual(await view(), dragged, "keys rotate the figure");
-  await shot("moves-turned");
+  await shot("actions-rotated");
   const spheres = Number(await canvas.getAttribute("data-spheres"));
-  await page.locator("#moves-until").fill("1");
+  await page.locator("#actions-until").fill("1");
   await view();
   assert.ok(Number(await canvas.getAttribute("data-spheres")) < spheres, "fewer episodes show fewer spheres");
 

@@ -1,9 +1,9 @@
-//! Which commit is this? Runs keep the answer; without git there is none.
+//! Sets `MAGE_COMMIT`, which training runs record. Unset without git.
 
 use std::process::Command;
 
 fn main() {
-    // Whatever is built is built from these.
+    // All sources of the build.
     println!("cargo::rerun-if-changed=..");
     println!("cargo::rerun-if-changed=../../Cargo.lock");
     if let Some(head) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
@@ -14,8 +14,8 @@ fn main() {
     println!("cargo::rustc-env=MAGE_COMMIT={commit}{}", if changed { "+changes" } else { "" });
 }
 
-/// What git says here, if anything.
+/// Output of a git command, if it succeeds.
 fn git(args: &[&str]) -> Option<String> {
-    let said = Command::new("git").args(args).output().ok().filter(|o| o.status.success())?;
-    Some(String::from_utf8(said.stdout).ok()?.trim().to_owned())
+    let output = Command::new("git").args(args).output().ok().filter(|o| o.status.success())?;
+    Some(String::from_utf8(output.stdout).ok()?.trim().to_owned())
 }

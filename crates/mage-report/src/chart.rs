@@ -1,64 +1,64 @@
-//! How does a curve look?
+//! Line charts with confidence bands, as SVG.
 //!
-//! Lines with bands, in SVG by hand: what was measured in colours, what is known exactly in grey. Colours are attributes, so
-//! that a file stands by itself; the report's page overrides them by class, in the light and in the dark.
+//! Measured lines are coloured, upper limits are grey. Colours are attributes, so that a file is self-contained; the report
+//! page overrides them by class for its light and dark themes.
 
-use super::measured::score;
+use super::interval_estimate::score;
 use std::fmt::Write;
 
-/// Colours that people with any colour vision can tell apart, readable on white and on black.
+/// Colours that are distinguishable with colour blindness and legible on white and on black.
 const COLOURS: [&str; 8] = ["#d1495b", "#2f7fc1", "#2a9d6f", "#b07aa1", "#c98a12", "#6f4cc2", "#8c564b", "#17a2b8"];
 
 /// One line of a chart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
-    /// What the legend calls it.
+    /// Name in the legend.
     pub name: String,
-    /// How it is drawn.
-    pub kind: Kind,
-    /// Its points, from left to right.
+    /// Appearance.
+    pub style: LineStyle,
+    /// Points in order of x.
     pub points: Vec<PlotPoint>,
 }
 
 impl Series {
-    /// What is known exactly, by episode.
-    pub fn exact(name: &str, values: &[f64], dashes: &'static str) -> Self {
+    /// An upper limit by episode.
+    pub fn ceiling(name: &str, values: &[f64], dashes: &'static str) -> Self {
         let points = (1..).zip(values).map(|(k, y)| (f64::from(k), *y, None)).collect();
-        Series { name: name.to_owned(), kind: Kind::Exact(dashes), points }
+        Series { name: name.to_owned(), style: LineStyle::Ceiling(dashes), points }
     }
 }
 
-/// Where, how much, and its interval.
+/// x, y and the interval of y.
 pub type PlotPoint = (f64, f64, Option<(f64, f64)>);
 
-/// How a line is drawn.
+/// Appearance of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Measured, in the colour of this number.
+pub enum LineStyle {
+    /// Measured values, with the index of the colour.
     Measured(usize),
-    /// Known exactly, with these dashes (`none`, or lengths as SVG has them).
-    Exact(&'static str),
+    /// An upper limit, with its `stroke-dasharray`.
+    Ceiling(&'static str),
 }
 
-impl Kind {
+impl LineStyle {
     fn colour(self) -> &'static str {
         match self {
-            Kind::Measured(n) => COLOURS[n % COLOURS.len()],
-            Kind::Exact(_) => "#777777",
+            LineStyle::Measured(n) => COLOURS[n % COLOURS.len()],
+            LineStyle::Ceiling(_) => "#777777",
         }
     }
 
-    /// Lines that lie on each other show through each other's gaps; lines of one colour differ in theirs.
+    /// Dash pattern. Lines of the same colour have different patterns, and overlapping lines show through each other's gaps.
     fn dashes(self) -> &'static str {
         match self {
-            Kind::Exact(dashes) => dashes,
-            Kind::Measured(n) => ["none", "9 4", "3 3", "10 3 2 3"][(n + n / COLOURS.len()) % 4],
+            LineStyle::Ceiling(dashes) => dashes,
+            LineStyle::Measured(n) => ["none", "9 4", "3 3", "10 3 2 3"][(n + n / COLOURS.len()) % 4],
         }
     }
 
-    /// The shape of its points, as a path about (0, 0).
-    fn mark(self) -> Option<&'static str> {
-        const MARKS: [&str; 5] = [
+    /// Shape of the points, as a path around (0, 0).
+    fn marker(self) -> Option<&'static str> {
+        const MARKERS: [&str; 5] = [
             "M-3.6,0a3.6,3.6 0 1,0 7.2,0a3.6,3.6 0 1,0 -7.2,0z",
             "M-3.3,-3.3h6.6v6.6h-6.6z",
             "M0,-4.4L4.2,3.2H-4.2z",
@@ -66,14 +66,14 @@ impl Kind {
             "M0,4.4L4.2,-3.2H-4.2z",
         ];
         match self {
-            Kind::Exact(_) => None,
-            Kind::Measured(n) => Some(MARKS[n % MARKS.len()]),
+            LineStyle::Ceiling(_) => None,
+            LineStyle::Measured(n) => Some(MARKERS[n % MARKERS.len()]),
         }
     }
 }
 
-/// How far lines are moved aside, in pixels, so that points of equal lines stand beside each other.
-const ASIDE: f64 = 4.0;
+/// Horizontal offset between lines in pixels, so that points of identical lines do not overlap.
+const LINE_OFFSET: f64 = 4.0;
 
 pub(super) const WIDTH: f64 = 680.0;
 const LEFT: f64 = 74.0;
@@ -81,22 +81,22 @@ const RIGHT: f64 = 16.0;
 const TOP: f64 = 46.0;
 const PLOT: f64 = 290.0;
 
-/// A chart: its title, what its axes are, and its lines.
+/// A line chart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chart<'a> {
-    /// What stands above it.
+    /// Title.
     pub title: &'a str,
-    /// What is counted to the right.
+    /// Label of the x axis.
     pub x_label: &'a str,
-    /// What is counted upwards.
+    /// Label of the y axis.
     pub y_label: &'a str,
-    /// Whether that is a share, shown in percent from 0 to 100.
+    /// Whether y is a rate, plotted in percent from 0 to 100.
     pub percent: bool,
-    /// The lines; the legend has them in this order.
+    /// Lines, in the order of the legend.
     pub series: &'a [Series],
 }
 
-/// The chart as an SVG document.
+/// Renders the chart to an SVG document.
 pub fn svg(chart: &Chart<'_>) -> String {
     let Chart { title, x_label, y_label, percent, series } = *chart;
     let all = || series.iter().flat_map(|s| &s.points);
@@ -106,7 +106,7 @@ pub fn svg(chart: &Chart<'_>) -> String {
     let (x_low, x_high) = bounds(&mut all().map(|p| p.0));
     let ends = |p: &PlotPoint| p.2.map_or([p.1, p.1, p.1], |(low, high)| [low, p.1, high]);
     let (y_low, y_high) = if percent { (0.0, 1.0) } else { bounds(&mut all().flat_map(ends)) };
-    // Values that are all the same lie in the middle, not on a scale of millionths.
+    // A constant line gets an axis of length one, centred on it.
     let (y_low, y_high) = if y_high - y_low < 1e-6 { (y_low - 0.5, y_low + 0.5) } else { (y_low, y_high) };
     let (x_low, x_high) = if x_low < x_high { (x_low, x_high) } else { (x_low - 0.5, x_low + 0.5) };
     let step = tick_step(y_high - y_low);
@@ -115,27 +115,27 @@ pub fn svg(chart: &Chart<'_>) -> String {
     let at_x = |x: f64| LEFT + 14.0 + (WIDTH - LEFT - RIGHT - 28.0) * (x - x_low) / (x_high - x_low);
     let at_y = |y: f64| TOP + PLOT * (high - y) / (high - low);
 
-    // Only where points are few and far between.
-    let measured = series.iter().filter(|s| matches!(s.kind, Kind::Measured(_))).count();
-    let roomy = series.iter().all(|s| s.points.len() <= 30);
-    let aside = |i: usize| match measured {
-        2.. if roomy => ASIDE.min(26.0 / measured as f64) * (i as f64 - (measured - 1) as f64 / 2.0),
+    // Only if the points are far enough apart.
+    let measured = series.iter().filter(|s| matches!(s.style, LineStyle::Measured(_))).count();
+    let sparse = series.iter().all(|s| s.points.len() <= 30);
+    let offset = |i: usize| match measured {
+        2.. if sparse => LINE_OFFSET.min(26.0 / measured as f64) * (i as f64 - (measured - 1) as f64 / 2.0),
         _ => 0.0,
     };
-    let shift = |i: usize, s: &Series| if matches!(s.kind, Kind::Measured(_)) { aside(i) } else { 0.0 };
+    let shift = |i: usize, s: &Series| if matches!(s.style, LineStyle::Measured(_)) { offset(i) } else { 0.0 };
 
-    // The legend flows below, as many to a line as fit.
-    let mut places = Vec::new();
+    // The legend is below the plot, with as many entries per line as fit.
+    let mut legend = Vec::new();
     let (mut x, mut y) = (LEFT, TOP + PLOT + 70.0);
     for s in series {
         let width = 38.0 + 7.2 * s.name.chars().count() as f64;
         if x + width > WIDTH && x > LEFT {
             (x, y) = (LEFT, y + 22.0);
         }
-        places.push((x, y));
+        legend.push((x, y));
         x += width + 10.0;
     }
-    let mut svg = opening(WIDTH, y + 18.0, title);
+    let mut svg = svg_header(WIDTH, y + 18.0, title);
     let ticks = ((high - low) / step).round() as usize;
     for i in 0..=ticks {
         let value = low + step * i as f64;
@@ -145,13 +145,13 @@ pub fn svg(chart: &Chart<'_>) -> String {
             "<line class=\"grid\" x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\" stroke=\"#e3e3e3\"/>",
             WIDTH - RIGHT
         );
-        let label = if percent { format!("{:.0} %", 100.0 * value) } else { trimmed(value, step) };
+        let label = if percent { format!("{:.0} %", 100.0 * value) } else { format_tick(value, step) };
         text(&mut svg, LEFT - 8.0, y + 4.5, "end", "faint", &label);
     }
     let x_step = if x_high - x_low <= 12.0 { 1.0 } else { tick_step(x_high - x_low) };
     let mut tick = (x_low / x_step).ceil() * x_step;
     while tick <= x_high + 1e-9 {
-        text(&mut svg, at_x(tick), TOP + PLOT + 20.0, "middle", "faint", &trimmed(tick, x_step));
+        text(&mut svg, at_x(tick), TOP + PLOT + 20.0, "middle", "faint", &format_tick(tick, x_step));
         tick += x_step;
     }
     text(&mut svg, (LEFT + WIDTH - RIGHT) / 2.0, TOP + PLOT + 42.0, "middle", "ink", x_label);
@@ -159,9 +159,9 @@ pub fn svg(chart: &Chart<'_>) -> String {
         svg,
         "<text class=\"ink\" transform=\"translate(15 {:.1}) rotate(-90)\" text-anchor=\"middle\" fill=\"#222222\">{}</text>",
         TOP + PLOT / 2.0,
-        escaped(y_label)
+        escape(y_label)
     );
-    // Many bands on top of each other must not hide the lines.
+    // Many overlapping bands must not hide the lines.
     let opacity = (0.5 / series.len().max(1) as f64).clamp(0.05, 0.14);
     for (i, s) in series.iter().enumerate() {
         let at_x = |x: f64| at_x(x) + shift(i, s);
@@ -169,43 +169,44 @@ pub fn svg(chart: &Chart<'_>) -> String {
         if band.len() > 1 {
             let up = band.iter().map(|(x, (low, _))| (x, low));
             let down = band.iter().rev().map(|(x, (_, high))| (x, high));
-            let corners: Vec<String> =
+            let vertices: Vec<String> =
                 up.chain(down).map(|(x, y)| format!("{:.1},{:.1}", at_x(*x), at_y(*y))).collect();
             let _ = writeln!(
                 svg,
                 "<polygon points=\"{}\" fill=\"{}\" fill-opacity=\"{opacity:.2}\"/>",
-                corners.join(" "),
-                s.kind.colour()
+                vertices.join(" "),
+                s.style.colour()
             );
         }
     }
-    // What is known lies beneath what was measured: who reaches it is seen.
-    let exact = |s: &Series| matches!(s.kind, Kind::Exact(_));
-    let order =
-        [true, false].into_iter().flat_map(|first| series.iter().enumerate().filter(move |(_, s)| exact(s) == first));
+    // Upper limits are drawn first, so that lines that reach them stay visible.
+    let is_ceiling = |s: &Series| matches!(s.style, LineStyle::Ceiling(_));
+    let order = [true, false]
+        .into_iter()
+        .flat_map(|first| series.iter().enumerate().filter(move |(_, s)| is_ceiling(s) == first));
     for (i, s) in order {
         let at_x = |x: f64| at_x(x) + shift(i, s);
         let path: Vec<String> = s.points.iter().map(|p| format!("{:.1},{:.1}", at_x(p.0), at_y(p.1))).collect();
-        stroke(&mut svg, &format!("<polyline points=\"{}\" fill=\"none\"", path.join(" ")), s.kind);
-        let mark = s.kind.mark().filter(|_| s.points.len() <= 30);
-        for ((x, y, interval), mark) in s.points.iter().filter_map(|p| Some((p, mark?))) {
-            let about =
-                interval.map_or_else(String::new, |(a, b)| format!(" [{}, {}]", shown(a, percent), shown(b, percent)));
+        stroke(&mut svg, &format!("<polyline points=\"{}\" fill=\"none\"", path.join(" ")), s.style);
+        let marker = s.style.marker().filter(|_| s.points.len() <= 30);
+        for ((x, y, interval), marker) in s.points.iter().filter_map(|p| Some((p, marker?))) {
+            let interval = interval
+                .map_or_else(String::new, |(a, b)| format!(" [{}, {}]", format_y(a, percent), format_y(b, percent)));
             let _ = writeln!(
                 svg,
-                "<path transform=\"translate({:.1} {:.1})\" d=\"{mark}\" fill=\"{}\"><title>{}</title></path>",
+                "<path transform=\"translate({:.1} {:.1})\" d=\"{marker}\" fill=\"{}\"><title>{}</title></path>",
                 at_x(*x),
                 at_y(*y),
-                s.kind.colour(),
-                escaped(&format!("{}, {x_label} {x}: {}{about}", s.name, shown(*y, percent)))
+                s.style.colour(),
+                escape(&format!("{}, {x_label} {x}: {}{interval}", s.name, format_y(*y, percent)))
             );
         }
     }
-    for (s, (x, y)) in series.iter().zip(places) {
-        stroke(&mut svg, &format!("<line x1=\"{x:.1}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\"", x + 24.0), s.kind);
-        if let Some(mark) = s.kind.mark() {
-            let (x, colour) = (x + 12.0, s.kind.colour());
-            let _ = writeln!(svg, "<path transform=\"translate({x:.1} {y:.1})\" d=\"{mark}\" fill=\"{colour}\"/>");
+    for (s, (x, y)) in series.iter().zip(legend) {
+        stroke(&mut svg, &format!("<line x1=\"{x:.1}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\"", x + 24.0), s.style);
+        if let Some(marker) = s.style.marker() {
+            let (x, colour) = (x + 12.0, s.style.colour());
+            let _ = writeln!(svg, "<path transform=\"translate({x:.1} {y:.1})\" d=\"{marker}\" fill=\"{colour}\"/>");
         }
         text(&mut svg, x + 30.0, y + 4.5, "start", "ink", &s.name);
     }
@@ -213,29 +214,30 @@ pub fn svg(chart: &Chart<'_>) -> String {
     svg
 }
 
-fn stroke(svg: &mut String, shape: &str, kind: Kind) {
-    let class = if matches!(kind, Kind::Exact(_)) { "exact" } else { "line" };
+fn stroke(svg: &mut String, shape: &str, style: LineStyle) {
+    let class = if matches!(style, LineStyle::Ceiling(_)) { "ceiling" } else { "line" };
     let _ = writeln!(
         svg,
         "{shape} class=\"{class}\" stroke=\"{}\" stroke-width=\"2\" stroke-dasharray=\"{}\"/>",
-        kind.colour(),
-        kind.dashes()
+        style.colour(),
+        style.dashes()
     );
 }
 
-pub(super) fn opening(width: f64, height: f64, title: &str) -> String {
+/// The start of an SVG document, with its title.
+pub(super) fn svg_header(width: f64, height: f64, title: &str) -> String {
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\" \
          aria-label=\"{}\" font-family=\"system-ui, sans-serif\" font-size=\"13\">\n\
          <rect class=\"paper\" width=\"{width:.0}\" height=\"{height:.0}\" fill=\"#ffffff\"/>\n",
-        escaped(title)
+        escape(title)
     );
-    // A long title is set smaller rather than cut.
+    // A long title gets a smaller font.
     let size = (1.62 * (width - 32.0) / title.chars().count().max(1) as f64).clamp(9.0, 15.0);
     let _ = writeln!(
         svg,
         "<text class=\"ink\" x=\"16\" y=\"26\" font-size=\"{size:.1}\" font-weight=\"600\" fill=\"#222222\">{}</text>",
-        escaped(title)
+        escape(title)
     );
     svg
 }
@@ -245,30 +247,30 @@ pub(super) fn text(svg: &mut String, x: f64, y: f64, anchor: &str, class: &str, 
     let _ = writeln!(
         svg,
         "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" fill=\"{fill}\">{}</text>",
-        escaped(content)
+        escape(content)
     );
 }
 
-fn shown(x: f64, percent: bool) -> String {
+fn format_y(x: f64, percent: bool) -> String {
     if percent { format!("{:.1} %", 100.0 * x) } else { score(x) }
 }
 
-/// A number with as many decimals as its neighbours need.
-fn trimmed(x: f64, step: f64) -> String {
+/// A tick label with as many decimals as the distance between ticks needs.
+fn format_tick(x: f64, step: f64) -> String {
     let decimals = (-step.log10()).ceil().clamp(0.0, 6.0) as usize;
     let x = if x.abs() < step / 1000.0 { 0.0 } else { x };
     format!("{x:.decimals$}")
 }
 
-/// A round distance between grid lines: 1, 2 or 5 times a power of ten, about six of them.
+/// Distance between grid lines: 1, 2 or 5 times a power of ten, for about six lines.
 fn tick_step(range: f64) -> f64 {
     let rough = (range / 6.0).max(1e-6);
     let power = 10_f64.powf(rough.log10().floor());
     [1.0, 2.0, 5.0, 10.0].into_iter().map(|m| m * power).find(|s| *s >= rough * 0.999).unwrap_or(10.0 * power)
 }
 
-/// Text that markup takes for nothing but text, in attributes too.
-pub(super) fn escaped(text: &str) -> String {
+/// Escapes text for elements and attributes of HTML and SVG.
+pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -277,7 +279,7 @@ pub(super) fn escaped(text: &str) -> String {
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
-            // XML has no room for these, however they are written.
+            // XML has no representation of control characters.
             c if c.is_control() && !matches!(c, '\n' | '\t') => out.push('\u{fffd}'),
             c => out.push(c),
         }

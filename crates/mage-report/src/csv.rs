@@ -1,116 +1,115 @@
-//! How do programs get the numbers?
+//! The report as CSV: one value per line, in long format.
 
-use super::{Entry, Lines, Measured, Part, Report, paper};
+use super::{CeilingCurves, IntervalEstimate, MethodResult, Report, SliceResult, paper_results};
 use std::fmt::Write;
 
-/// One number a line, everything that is in the report's tables and figures.
+/// All values of the report's tables and figures.
 pub fn csv(report: &Report) -> String {
-    let columns =
-        "env,panel,method,ablation,played_by,opponent,seat,against,episode,measure,value,low,high,n,panel_hash";
+    let columns = "env,task_set,method,ablation,policy,opponent,seat,compared_with,episode,metric,value,ci_low,ci_high,n,task_set_hash";
     let mut out = format!("{columns}\n");
-    for e in &report.entries {
-        let at = of(e);
-        for p in &e.curve {
-            line(&mut out, &at, p.k, "pass_at_k", &p.pass);
-            line(&mut out, &at, p.k, "draw_or_win_at_k", &p.draw_or_win);
-            line(&mut out, &at, p.k, "won", &p.won);
-            line(&mut out, &at, p.k, "score", &p.score);
+    for r in &report.results {
+        let key = key_of(r);
+        for m in &r.curve {
+            line(&mut out, &key, m.k, "pass_at_k", &m.pass);
+            line(&mut out, &key, m.k, "draw_or_win_at_k", &m.draw_or_win);
+            line(&mut out, &key, m.k, "won", &m.won);
+            line(&mut out, &key, m.k, "score", &m.score);
         }
-        let last = e.curve.last().map_or(1, |p| p.k);
-        if let Some(lines) = &e.ceiling {
-            ceilings(&mut out, &at, lines, last);
+        let last = r.curve.last().map_or(1, |m| m.k);
+        if let Some(curves) = &r.ceiling {
+            ceilings(&mut out, &key, curves, last);
         }
-        let mut parts = |at: &Place<'_>, part: &Part| {
-            line(&mut out, at, 1, "score", &part.first);
-            line(&mut out, at, last, "score", &part.last);
-            line(&mut out, at, last, "pass_at_k", &part.pass);
+        let mut slice = |key: &CsvKey<'_>, slice: &SliceResult| {
+            line(&mut out, key, 1, "score", &slice.first_score);
+            line(&mut out, key, last, "score", &slice.last_score);
+            line(&mut out, key, last, "pass_at_k", &slice.pass);
         };
-        e.opponents.iter().for_each(|o| parts(&Place { opponent: &o.name, ..at }, o));
-        e.seats.iter().for_each(|s| parts(&Place { seat: &s.name, ..at }, s));
+        r.opponents.iter().for_each(|o| slice(&CsvKey { opponent: &o.name, ..key }, o));
+        r.seats.iter().for_each(|s| slice(&CsvKey { seat: &s.name, ..key }, s));
     }
     for c in &report.comparisons {
-        let (first, second) = (&report.entries[c.first], &report.entries[c.second]);
-        let against = format!("{} ({})", second.name(), second.player);
-        let at = Place { against: &against, ..of(first) };
+        let (first, second) = (&report.results[c.first], &report.results[c.second]);
+        let compared_with = format!("{} ({})", second.name(), second.policy);
+        let key = CsvKey { compared_with: &compared_with, ..key_of(first) };
         for p in &c.by_episode {
             for (name, rate) in [("pass_at_k", &p.pass_at_k), ("won", &p.won)] {
-                line(&mut out, &at, p.k, &format!("{name}_difference"), &(&rate.difference).into());
-                line(&mut out, &at, p.k, &format!("{name}_p_value"), &exact(rate.p_value, rate.tasks));
+                line(&mut out, &key, p.k, &format!("{name}_difference"), &(&rate.difference).into());
+                line(&mut out, &key, p.k, &format!("{name}_p_value"), &exact(rate.p_value, rate.tasks));
             }
-            line(&mut out, &at, p.k, "score_difference", &(&p.score).into());
+            line(&mut out, &key, p.k, "score_difference", &(&p.score).into());
         }
     }
     for run in &report.runs {
-        let player = format!("run, seed {}", run.seed);
-        let at = Place {
-            entry: [&run.env, &run.path, &run.method, run.ablation.as_deref().unwrap_or(""), &player],
-            ..Place::default()
+        let policy = format!("run, seed {}", run.seed);
+        let key = CsvKey {
+            result: [&run.env, &run.path, &run.method, run.ablation.as_deref().unwrap_or(""), &policy],
+            ..CsvKey::default()
         };
-        for j in &run.panel {
-            let reach = 1.96 * j.se;
-            let interval = Some((j.score - reach, j.score + reach));
-            let measured = Measured { value: Some(j.score), interval, n: j.update };
-            line(&mut out, &at, 0, "panel_by_update", &measured);
+        for point in &run.eval_curve {
+            let margin = 1.96 * point.se;
+            let interval = Some((point.score - margin, point.score + margin));
+            let estimate = IntervalEstimate { value: Some(point.score), interval, n: point.update };
+            line(&mut out, &key, 0, "score_by_update", &estimate);
         }
     }
-    for (method, _) in paper::TABLE {
-        for (env, _) in paper::ENVS {
-            let share = paper::share(method, env).unwrap_or_default();
-            let at = Place { entry: [env, env, method, "", "the paper, Qwen3-4B"], ..Place::default() };
-            line(&mut out, &at, paper::K, "pass_at_k", &exact(share, u64::from(paper::TASKS)));
+    for (method, _) in paper_results::TABLE {
+        for (env, _) in paper_results::ENVS {
+            let rate = paper_results::pass_rate(method, env).unwrap_or_default();
+            let key = CsvKey { result: [env, env, method, "", "the paper, Qwen3-4B"], ..CsvKey::default() };
+            line(&mut out, &key, paper_results::K, "pass_at_k", &exact(rate, u64::from(paper_results::TASKS)));
         }
     }
     out
 }
 
-/// What a number is of.
+/// The key columns of a line.
 #[derive(Clone, Copy, Default)]
-struct Place<'a> {
-    /// Environment, panel, method, ablation, who played.
-    entry: [&'a str; 5],
-    /// The panel's hash.
-    panel: &'a str,
+struct CsvKey<'a> {
+    /// Environment, task set, method, ablation, policy.
+    result: [&'a str; 5],
+    task_set_hash: &'a str,
     opponent: &'a str,
     seat: &'a str,
-    against: &'a str,
+    compared_with: &'a str,
 }
 
-fn of(e: &Entry) -> Place<'_> {
-    let entry = [&e.env, &e.panel, &e.method, e.ablation.as_deref().unwrap_or(""), &e.player];
-    Place { entry, panel: &e.panel_hash, ..Place::default() }
+fn key_of(r: &MethodResult) -> CsvKey<'_> {
+    let result = [&r.env, &r.task_set, &r.method, r.ablation.as_deref().unwrap_or(""), &r.policy];
+    CsvKey { result, task_set_hash: &r.task_set_hash, ..CsvKey::default() }
 }
 
-/// What is possible. A best learner that may be better than shown has that as its interval.
-fn ceilings(out: &mut String, at: &Place<'_>, lines: &Lines, last: u32) {
-    for (k, value) in (1..).zip(&lines.memoryless) {
-        line(out, at, k, "best_memoryless", &exact(*value, 0));
+/// Upper limits. The interval of a Bayes-adaptive lower bound ends at its upper bound.
+fn ceilings(out: &mut String, key: &CsvKey<'_>, curves: &CeilingCurves, last: u32) {
+    for (k, value) in (1..).zip(&curves.memoryless) {
+        line(out, key, k, "memoryless_optimum", &exact(*value, 0));
     }
-    for (k, value) in (1..).zip(&lines.learner) {
-        let interval = (lines.error > 0.0).then_some((*value, value + lines.error));
-        line(out, at, k, "best_learner", &Measured { interval, ..exact(*value, 0) });
+    for (k, value) in (1..).zip(&curves.bayes_adaptive) {
+        let interval = (curves.error > 0.0).then_some((*value, value + curves.error));
+        line(out, key, k, "bayes_adaptive_optimum", &IntervalEstimate { interval, ..exact(*value, 0) });
     }
-    for (k, value) in (1..).zip(&lines.pass_at) {
-        line(out, at, k, "best_pass_at_k", &exact(*value, 0));
+    for (k, value) in (1..).zip(&curves.pass_at_k) {
+        line(out, key, k, "best_pass_at_k", &exact(*value, 0));
     }
-    for (opponent, value) in &lines.best_response {
-        line(out, &Place { opponent, ..*at }, last, "best_response", &exact(*value, 0));
+    for (opponent, value) in &curves.best_response {
+        line(out, &CsvKey { opponent, ..*key }, last, "best_response", &exact(*value, 0));
     }
 }
 
-fn exact(value: f64, n: u64) -> Measured {
-    Measured { value: Some(value), interval: None, n }
+fn exact(value: f64, n: u64) -> IntervalEstimate {
+    IntervalEstimate { value: Some(value), interval: None, n }
 }
 
-fn line(out: &mut String, at: &Place<'_>, episode: u32, measure: &str, m: &Measured) {
+fn line(out: &mut String, key: &CsvKey<'_>, episode: u32, metric: &str, estimate: &IntervalEstimate) {
     let number = |x: Option<f64>| x.map_or_else(String::new, |x| x.to_string());
-    let texts: Vec<String> = at.entry.into_iter().chain([at.opponent, at.seat, at.against]).map(quoted).collect();
-    let (low, high) = (number(m.interval.map(|i| i.0)), number(m.interval.map(|i| i.1)));
-    let (texts, value, panel) = (texts.join(","), number(m.value), at.panel);
-    let _ = writeln!(out, "{texts},{episode},{measure},{value},{low},{high},{},{panel}", m.n);
+    let fields: Vec<String> =
+        key.result.into_iter().chain([key.opponent, key.seat, key.compared_with]).map(quote).collect();
+    let (low, high) = (number(estimate.interval.map(|i| i.0)), number(estimate.interval.map(|i| i.1)));
+    let (fields, value, hash) = (fields.join(","), number(estimate.value), key.task_set_hash);
+    let _ = writeln!(out, "{fields},{episode},{metric},{value},{low},{high},{},{hash}", estimate.n);
 }
 
-/// A field as RFC 4180 has it. A text that a spreadsheet would take for a formula gets a quote in front of it.
-fn quoted(text: &str) -> String {
+/// Quotes a field as in RFC 4180. Text that a spreadsheet would read as a formula gets a leading apostrophe.
+fn quote(text: &str) -> String {
     let text = match text.starts_with(['=', '+', '-', '@']) {
         true => format!("'{text}"),
         false => text.to_owned(),
@@ -123,12 +122,12 @@ fn quoted(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::quoted;
+    use super::quote;
 
     #[test]
-    fn fields_are_quoted_where_they_must_be() {
-        assert_eq!(quoted("plain"), "plain");
-        assert_eq!(quoted("a, \"b\""), "\"a, \"\"b\"\"\"");
-        assert_eq!(quoted("=cmd()"), "'=cmd()");
+    fn separators_and_formulas_are_quoted() {
+        assert_eq!(quote("plain"), "plain");
+        assert_eq!(quote("a, \"b\""), "\"a, \"\"b\"\"\"");
+        assert_eq!(quote("=cmd()"), "'=cmd()");
     }
 }

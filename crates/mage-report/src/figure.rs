@@ -1,63 +1,63 @@
-//! What do the numbers look like?
-//!
-//! Charts of everything in a report; maps of opponents and pictures of states and actions are their own.
+//! Figures of a report.
 
 use super::{
-    Entry, Measured, Report, Run,
-    chart::{self, Chart, Kind, Series},
-    heat, paper, still,
+    CurvePoint, IntervalEstimate, MethodResult, Report, TrainingRun, action_scatter,
+    chart::{self, Chart, LineStyle, Series},
+    opponent_heatmap, paper_results,
 };
 use mage_core::Bootstrap;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A picture.
+/// A figure.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Drawing {
-    /// Its name, for files and links.
+pub struct Figure {
+    /// Identifier for file names and links.
     pub id: String,
-    /// The part of the report it belongs to.
-    pub part: &'static str,
-    /// What it shows.
+    /// Section of the report.
+    pub section: &'static str,
+    /// Title.
     pub title: String,
-    /// The picture.
+    /// SVG document.
     pub svg: String,
 }
 
-/// All pictures of a report.
-pub fn drawings(report: &Report) -> Vec<Drawing> {
+/// All figures of a report.
+pub fn figures(report: &Report) -> Vec<Figure> {
     let mut all = Vec::new();
     let colours = Colours::new(report);
-    let panels: BTreeSet<(&str, &str)> =
-        report.entries.iter().map(|e| (e.panel.as_str(), e.panel_hash.as_str())).collect();
-    for (panel, hash) in panels {
-        let of: Vec<&Entry> = report.entries.iter().filter(|e| e.panel == panel && e.panel_hash == hash).collect();
-        let panel = report.panel_name(panel, hash);
-        all.extend(panel_drawings(&panel, hash, &of, &colours));
-        all.extend(heat::map(&panel, hash, &of, &report.entries));
+    let task_sets: BTreeSet<(&str, &str)> =
+        report.results.iter().map(|r| (r.task_set.as_str(), r.task_set_hash.as_str())).collect();
+    for (task_set, hash) in task_sets {
+        let results: Vec<&MethodResult> =
+            report.results.iter().filter(|r| r.task_set == task_set && r.task_set_hash == hash).collect();
+        let task_set = report.task_set_name(task_set, hash);
+        all.extend(task_set_figures(&task_set, hash, &results, &colours));
+        all.extend(opponent_heatmap::heatmap(&task_set, hash, &results, &report.results));
     }
     let envs: BTreeSet<&str> = report.runs.iter().map(|r| r.env.as_str()).collect();
     for env in envs {
-        let of: Vec<&Run> = report.runs.iter().filter(|r| r.env == env).collect();
-        all.extend(learning(env, &of, &colours));
+        let runs: Vec<&TrainingRun> = report.runs.iter().filter(|r| r.env == env).collect();
+        all.extend(learning_curves(env, &runs, &colours));
     }
-    all.extend(still::pictures(&report.entries));
+    all.extend(action_scatter::figures(&report.results));
     all
 }
 
-/// Whose each colour is: the same in every picture of a report.
+/// Method and policy of each colour index. A method has the same colour in all figures.
 struct Colours(Vec<(String, String)>);
 
 impl Colours {
-    /// Methods with their players, the paper's first and its own before them; runs share the colour of their evaluations.
+    /// Assigns colours to the paper's methods first, from the last row of Table 1 up. Runs share the colour of their method.
     fn new(report: &Report) -> Self {
         let mut all = Colours(Vec::new());
-        let place =
-            |e: &&Entry| paper::TABLE.iter().rev().position(|(name, _)| *name == e.method).unwrap_or(usize::MAX);
-        let mut entries: Vec<&Entry> = report.entries.iter().collect();
-        entries.sort_by_key(place);
-        for entry in entries {
-            if !all.0.iter().any(|(name, player)| (name, player) == (&entry.name(), &entry.player)) {
-                all.0.push((entry.name(), entry.player.clone()));
+        let rank = |r: &&MethodResult| {
+            paper_results::TABLE.iter().rev().position(|(name, _)| *name == r.method).unwrap_or(usize::MAX)
+        };
+        let mut results: Vec<&MethodResult> = report.results.iter().collect();
+        results.sort_by_key(rank);
+        for result in results {
+            if !all.0.iter().any(|(name, policy)| (name, policy) == (&result.name(), &result.policy)) {
+                all.0.push((result.name(), result.policy.clone()));
             }
         }
         for run in &report.runs {
@@ -68,137 +68,149 @@ impl Colours {
         all
     }
 
-    fn of(&self, entry: &Entry) -> usize {
-        let same = |(name, player): &(String, String)| (name, player) == (&entry.name(), &entry.player);
+    fn of_result(&self, result: &MethodResult) -> usize {
+        let same = |(name, policy): &(String, String)| (name, policy) == (&result.name(), &result.policy);
         self.0.iter().position(same).unwrap_or(0)
     }
 
     fn of_run(&self, name: &str) -> usize {
-        self.0.iter().position(|(of, _)| of == name).unwrap_or(0)
+        self.0.iter().position(|(method, _)| method == name).unwrap_or(0)
     }
 }
 
-fn panel_drawings(panel: &str, hash: &str, of: &[&Entry], colours: &Colours) -> Vec<Drawing> {
+fn task_set_figures(task_set: &str, hash: &str, results: &[&MethodResult], colours: &Colours) -> Vec<Figure> {
     let mut all = Vec::new();
-    let series = |which: &dyn Fn(&super::Point) -> Measured, among: &[&Entry]| -> Vec<Series> {
-        // Who played is said where two played by the same method; how many tasks where they are not always the same.
-        let called = |e: &Entry| {
-            let name = match of.iter().filter(|o| o.name() == e.name()).count() {
-                1 => e.name(),
-                _ => format!("{} ({})", e.name(), e.player),
+    let series = |metric: &dyn Fn(&CurvePoint) -> IntervalEstimate, selected: &[&MethodResult]| -> Vec<Series> {
+        // The label contains the policy if several policies share the method, and the number of tasks if it changes.
+        let label = |r: &MethodResult| {
+            let name = match results.iter().filter(|o| o.name() == r.name()).count() {
+                1 => r.name(),
+                _ => format!("{} ({})", r.name(), r.policy),
             };
-            let tasks = |p: Option<&super::Point>| p.map_or(0, |p| which(p).n);
-            match (tasks(e.curve.first()), tasks(e.curve.last())) {
+            let tasks = |m: Option<&CurvePoint>| m.map_or(0, |m| metric(m).n);
+            match (tasks(r.curve.first()), tasks(r.curve.last())) {
                 (first, last) if first == last => name,
                 (first, last) => format!("{name} ({first} tasks, {last} at the end)"),
             }
         };
-        let points = |e: &Entry| {
-            e.curve.iter().filter_map(|p| which(p).value.map(|y| (f64::from(p.k), y, which(p).interval))).collect()
+        let points = |r: &MethodResult| {
+            r.curve.iter().filter_map(|m| metric(m).value.map(|y| (f64::from(m.k), y, metric(m).interval))).collect()
         };
-        let one = |e: &&Entry| Series { name: called(e), kind: Kind::Measured(colours.of(e)), points: points(e) };
-        among.iter().map(one).collect()
+        let one = |r: &&MethodResult| Series {
+            name: label(r),
+            style: LineStyle::Measured(colours.of_result(r)),
+            points: points(r),
+        };
+        selected.iter().map(one).collect()
     };
-    let mut pass = series(&|p| p.pass, of);
-    if let Some(best) = of.iter().filter_map(|e| e.ceiling.as_ref()).find(|c| !c.pass_at.is_empty()) {
-        pass.push(Series::exact(&format!("best learner ({})", best.rest_known()), &best.pass_at, "none"));
+    let mut pass = series(&|m| m.pass, results);
+    if let Some(best) = results.iter().filter_map(|r| r.ceiling.as_ref()).find(|c| !c.pass_at_k.is_empty()) {
+        let name = format!("Bayes-adaptive optimum ({})", best.qualifier());
+        pass.push(Series::ceiling(&name, &best.pass_at_k, "none"));
     }
     if pass.iter().any(|s| !s.points.is_empty()) {
-        let title = format!("{panel}: won within k episodes (Pass@k)");
+        let title = format!("{task_set}: won within k episodes (Pass@k)");
         let chart =
-            Chart { title: &title, x_label: "episodes k", y_label: "share of tasks", percent: true, series: &pass };
-        all.push(drawn(&format!("pass-{hash}"), "curves", &chart));
+            Chart { title: &title, x_label: "episodes k", y_label: "rate of tasks", percent: true, series: &pass };
+        all.push(figure(&format!("pass-{hash}"), "curves", &chart));
     }
-    let unit = of.first().map_or("score", |e| e.unit.as_str());
-    let mut score = series(&|p| p.score, of);
-    if let Some(ceiling) = of.iter().find_map(|e| e.score_ceiling()) {
-        score.push(Series::exact(&format!("best learner ({})", ceiling.known()), &ceiling.learner, "none"));
-        let memoryless = format!("best without memory ({})", ceiling.rest_known());
-        score.push(Series::exact(&memoryless, &ceiling.memoryless, "6 4"));
+    let unit = results.first().map_or("score", |r| r.unit.as_str());
+    let mut score = series(&|m| m.score, results);
+    if let Some(ceiling) = results.iter().find_map(|r| r.score_ceiling()) {
+        let name = format!("Bayes-adaptive optimum ({})", ceiling.bayes_qualifier());
+        score.push(Series::ceiling(&name, &ceiling.bayes_adaptive, "none"));
+        let name = format!("memoryless optimum ({})", ceiling.qualifier());
+        score.push(Series::ceiling(&name, &ceiling.memoryless, "6 4"));
     }
-    let whose = match (of.iter().any(|e| e.early_stop), of.iter().all(|e| e.early_stop)) {
-        (_, true) => ", of tasks not yet won",
-        (true, false) => ", where counted: of tasks not yet won",
+    let scope = match (results.iter().any(|r| r.early_stop), results.iter().all(|r| r.early_stop)) {
+        (_, true) => ", tasks not yet won",
+        (true, false) => ", tasks not yet won where tasks stop early",
         _ => "",
     };
-    let title = format!("{panel}: score by episode{whose}");
+    let title = format!("{task_set}: score by episode{scope}");
     let by_episode = |title, series| Chart { title, x_label: "episode", y_label: unit, percent: false, series };
-    all.push(drawn(&format!("score-{hash}"), "curves", &by_episode(&title, &score)));
-    if of.iter().any(|e| e.ablation.is_some()) {
-        let changed: BTreeSet<&str> = of.iter().filter(|e| e.ablation.is_some()).map(|e| e.method.as_str()).collect();
-        let near: Vec<&Entry> = of.iter().copied().filter(|e| changed.contains(e.method.as_str())).collect();
+    all.push(figure(&format!("score-{hash}"), "curves", &by_episode(&title, &score)));
+    if results.iter().any(|r| r.ablation.is_some()) {
+        let ablated: BTreeSet<&str> =
+            results.iter().filter(|r| r.ablation.is_some()).map(|r| r.method.as_str()).collect();
+        let selected: Vec<&MethodResult> =
+            results.iter().copied().filter(|r| ablated.contains(r.method.as_str())).collect();
         let id = format!("ablation-{hash}");
-        // Where play stops at a win, winning is what is known of all tasks.
-        if near.iter().any(|e| e.early_stop) {
-            let title = format!("{panel}: what changes made of it, won within k episodes");
-            let series = series(&|p| p.pass, &near);
-            let (x_label, y_label) = ("episodes k", "share of tasks");
+        // With early stopping, only Pass@k covers all tasks.
+        if selected.iter().any(|r| r.early_stop) {
+            let title = format!("{task_set}: ablations, won within k episodes");
+            let series = series(&|m| m.pass, &selected);
+            let (x_label, y_label) = ("episodes k", "rate of tasks");
             let chart = Chart { title: &title, x_label, y_label, percent: true, series: &series };
-            all.push(drawn(&id, "ablations", &chart));
+            all.push(figure(&id, "ablations", &chart));
         } else {
-            let title = format!("{panel}: what changes made of it, score by episode");
-            all.push(drawn(&id, "ablations", &by_episode(&title, &series(&|p| p.score, &near))));
+            let title = format!("{task_set}: ablations, score by episode");
+            all.push(figure(&id, "ablations", &by_episode(&title, &series(&|m| m.score, &selected))));
         }
     }
     all
 }
 
-fn drawn(id: &str, part: &'static str, chart: &Chart<'_>) -> Drawing {
-    Drawing { id: id.to_owned(), part, title: chart.title.to_owned(), svg: chart::svg(chart) }
+fn figure(id: &str, section: &'static str, chart: &Chart<'_>) -> Figure {
+    Figure { id: id.to_owned(), section, title: chart.title.to_owned(), svg: chart::svg(chart) }
 }
 
-/// Last-episode score by update; runs that differ in their seed alone are one line.
-fn learning(env: &str, of: &[&Run], colours: &Colours) -> Option<Drawing> {
-    let names: BTreeSet<String> = of.iter().map(|r| r.name()).collect();
+/// Score of the last episode by update. Runs that differ only in their seed are averaged.
+fn learning_curves(env: &str, runs: &[&TrainingRun], colours: &Colours) -> Option<Figure> {
+    let names: BTreeSet<String> = runs.iter().map(|r| r.name()).collect();
     let mut series = Vec::new();
     for name in names {
-        let mine: Vec<&&Run> = of.iter().filter(|r| r.name() == name).collect();
+        let same_name: Vec<&&TrainingRun> = runs.iter().filter(|r| r.name() == name).collect();
         let mut by_update: BTreeMap<u64, Vec<(f64, f64)>> = BTreeMap::new();
-        // Training's own scores are of other opponents: they stand in only where no run has seen its panel yet.
-        let judged = mine.iter().any(|run| !run.panel.is_empty());
-        for run in &mine {
-            for j in &run.panel {
-                by_update.entry(j.update).or_default().push((j.score, j.se));
+        // Rollouts have other opponents than evaluations: their scores are used only if no run was evaluated yet.
+        let evaluated = same_name.iter().any(|run| !run.eval_curve.is_empty());
+        for run in &same_name {
+            for point in &run.eval_curve {
+                by_update.entry(point.update).or_default().push((point.score, point.se));
             }
-            if !judged {
-                run.training.iter().for_each(|(u, score)| by_update.entry(*u).or_default().push((*score, 0.0)));
+            if !evaluated {
+                run.rollout_curve.iter().for_each(|(u, score)| by_update.entry(*u).or_default().push((*score, 0.0)));
             }
         }
         let points = by_update.into_iter().map(|(update, scores)| match scores.as_slice() {
             [(score, se)] => (update as f64, *score, Some((score - 1.96 * se, score + 1.96 * se))),
             several => {
                 let mean = Bootstrap::default().at(update).mean(several.iter().map(|(s, _)| *s));
-                let measured = Measured::from(&mean);
-                (update as f64, measured.value.unwrap_or_default(), measured.interval)
+                let estimate = IntervalEstimate::from(&mean);
+                (update as f64, estimate.value.unwrap_or_default(), estimate.interval)
             }
         });
-        let seeds = if mine.len() > 1 { format!(" ({} seeds)", mine.len()) } else { String::new() };
+        let seeds = if same_name.len() > 1 { format!(" ({} seeds)", same_name.len()) } else { String::new() };
         let points = points.collect();
-        series.push(Series { name: format!("{name}{seeds}"), kind: Kind::Measured(colours.of_run(&name)), points });
+        let style = LineStyle::Measured(colours.of_run(&name));
+        series.push(Series { name: format!("{name}{seeds}"), style, points });
     }
     series.retain(|s| !s.points.is_empty());
     let last = series.iter().flat_map(|s| &s.points).map(|p| p.0).fold(f64::NAN, f64::max);
     if !last.is_finite() {
         return None;
     }
-    let lines = of.iter().find_map(|r| r.lines.as_ref());
-    if let (Some((memoryless, learner)), Some(known)) = (of.iter().find_map(|r| r.ceiling), lines) {
+    let ceiling = runs.iter().find_map(|r| r.ceiling.as_ref());
+    if let (Some((memoryless, bayes_adaptive)), Some(ceiling)) =
+        (runs.iter().find_map(|r| r.last_episode_ceiling), ceiling)
+    {
         let line = |name: &str, y, dashes| Series {
             name: name.to_owned(),
-            kind: Kind::Exact(dashes),
+            style: LineStyle::Ceiling(dashes),
             points: vec![(0.0, y, None), (last, y, None)],
         };
-        series.push(line(&format!("best learner ({})", known.known()), learner, "none"));
-        series.push(line(&format!("best without memory ({})", known.rest_known()), memoryless, "6 4"));
+        let name = format!("Bayes-adaptive optimum ({})", ceiling.bayes_qualifier());
+        series.push(line(&name, bayes_adaptive, "none"));
+        series.push(line(&format!("memoryless optimum ({})", ceiling.qualifier()), memoryless, "6 4"));
     }
-    let unit = of.first().map_or("score", |r| r.unit.as_str());
-    let title = format!("{env}: score of the last episode while learning");
+    let unit = runs.first().map_or("score", |r| r.unit.as_str());
+    let title = format!("{env}: score of the last episode during training");
     let id = format!("learning-{}", file_name(env));
     let chart = Chart { title: &title, x_label: "updates", y_label: unit, percent: false, series: &series };
-    Some(drawn(&id, "learning", &chart))
+    Some(figure(&id, "learning", &chart))
 }
 
-/// A name that files can have.
+/// Replaces characters that are not safe in file names.
 fn file_name(text: &str) -> String {
     text.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
 }

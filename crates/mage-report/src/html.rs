@@ -1,32 +1,32 @@
-//! How does the report look in a browser?
+//! The report as a self-contained HTML page.
 //!
-//! One file that asks nothing of any network. What a model wrote travels as data and is shown as text: it can neither close
-//! a tag nor open one.
+//! The page loads nothing from a network. Model output is embedded as escaped JSON and inserted as text, so that it cannot
+//! inject markup.
 
-use super::{Drawing, Report, Table, chart::escaped, measured::NONE};
+use super::{Figure, Report, ReportTable, chart::escape, interval_estimate::NONE};
 use serde_json::json;
 use std::fmt::Write;
 
 const STYLE: &str = include_str!("page/page.css");
 const SCRIPT: &str = include_str!("page/page.js");
 
-/// The parts of the page: name, tab, what is said where there is nothing.
-const PARTS: [(&str, &str, &str); 7] = [
+/// Sections of the page: id, title of the tab, text of an empty section.
+const SECTIONS: [(&str, &str, &str); 7] = [
     ("table", "Table 1", ""),
     (
         "curves",
         "Curves",
-        "There are no records of evaluations among the paths: `mage eval --records FILE --summary FILE.json` makes some.",
+        "No evaluation records. Create them with `mage eval --trajectories FILE --summary FILE.json`.",
     ),
-    ("learning", "Learning", "There are no training runs among the paths."),
-    ("ablations", "Ablations", "There are no ablations among the records: `mage sweep ablation-reward` makes some."),
-    ("opponents", "Opponents", "There are no opponents in these records."),
-    ("moves", "States & actions", "There are no records to count states and actions in."),
-    ("transcripts", "Transcripts", "There are no records to read."),
+    ("learning", "Learning", "No training runs."),
+    ("ablations", "Ablations", "No ablations. Create them with, for example, `mage sweep ablation-reward`."),
+    ("opponents", "Opponents", "The evaluated environments have no opponents."),
+    ("actions", "States & actions", "No evaluation records."),
+    ("transcripts", "Transcripts", "No evaluation records."),
 ];
 
-/// The whole page.
-pub fn html(report: &Report, tables: &[Table], drawings: &[Drawing]) -> String {
+/// Renders the page.
+pub fn html(report: &Report, tables: &[ReportTable], figures: &[Figure]) -> String {
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
@@ -34,46 +34,46 @@ pub fn html(report: &Report, tables: &[Table], drawings: &[Drawing]) -> String {
          script-src 'unsafe-inline'; img-src data:\">\n\
          <title>mage report</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n"
     );
-    let meta: u64 = report.entries.iter().map(|e| e.meta_episodes).sum();
+    let meta_episodes: u64 = report.results.iter().map(|e| e.meta_episodes).sum();
     let _ = write!(
         out,
-        "<header>\n<h1>mage report</h1>\n<p>{} on {}, {}; {}.</p>\n</header>\n<nav role=\"tablist\" aria-label=\"Parts of the report\">\n",
-        count(report.entries.len(), "result"),
-        count(panels(report), "panel"),
-        count(meta as usize, "meta-episode"),
+        "<header>\n<h1>mage report</h1>\n<p>{} on {}, {}; {}.</p>\n</header>\n<nav role=\"tablist\" aria-label=\"Sections of the report\">\n",
+        count(report.results.len(), "result"),
+        count(num_task_sets(report), "task set"),
+        count(meta_episodes as usize, "meta-episode"),
         count(report.runs.len(), "training run")
     );
-    for (id, name, _) in PARTS {
+    for (id, name, _) in SECTIONS {
         let _ = writeln!(
             out,
             "<button type=\"button\" role=\"tab\" id=\"tab-{id}\" aria-controls=\"{id}\" aria-selected=\"false\">{}</button>",
-            escaped(name)
+            escape(name)
         );
     }
     out.push_str("</nav>\n<main>\n");
-    for (id, name, nothing) in PARTS {
+    for (id, name, empty_text) in SECTIONS {
         let _ = write!(
             out,
             "<section role=\"tabpanel\" id=\"{id}\" aria-labelledby=\"tab-{id}\" tabindex=\"-1\">\n<h2>{}</h2>\n",
-            escaped(name)
+            escape(name)
         );
         let before = out.len();
-        figures(&mut out, &drawings.iter().filter(|d| d.part == id).collect::<Vec<_>>());
-        tables.iter().filter(|t| t.part == id && !t.rows.is_empty()).for_each(|t| table(&mut out, t));
+        write_figures(&mut out, &figures.iter().filter(|f| f.section == id).collect::<Vec<_>>());
+        tables.iter().filter(|t| t.section == id && !t.rows.is_empty()).for_each(|t| write_table(&mut out, t));
         match id {
-            "moves" if report.entries.iter().any(|e| !e.moves.points.is_empty()) => out.push_str(MOVES),
+            "actions" if report.results.iter().any(|r| !r.actions.points.is_empty()) => out.push_str(ACTIONS),
             "transcripts" if !report.transcripts.is_empty() => out.push_str(TRANSCRIPTS),
             _ => {}
         }
         if out.len() == before {
-            let _ = writeln!(out, "<p class=\"nothing\">{}</p>", escaped(nothing));
+            let _ = writeln!(out, "<p class=\"empty\">{}</p>", escape(empty_text));
         }
         out.push_str("</section>\n");
     }
     out.push_str("</main>\n");
     if !report.notes.is_empty() {
         out.push_str("<footer>\n<h2>Notes</h2>\n<ul>\n");
-        report.notes.iter().for_each(|n| _ = writeln!(out, "<li>{}</li>", escaped(n)));
+        report.notes.iter().for_each(|n| _ = writeln!(out, "<li>{}</li>", escape(n)));
         out.push_str("</ul>\n</footer>\n");
     }
     let _ = write!(
@@ -84,57 +84,57 @@ pub fn html(report: &Report, tables: &[Table], drawings: &[Drawing]) -> String {
     out
 }
 
-fn panels(report: &Report) -> usize {
-    report.entries.iter().map(|e| &e.panel_hash).collect::<std::collections::BTreeSet<_>>().len()
+fn num_task_sets(report: &Report) -> usize {
+    report.results.iter().map(|r| &r.task_set_hash).collect::<std::collections::BTreeSet<_>>().len()
 }
 
-fn count(n: usize, what: &str) -> String {
-    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
+fn count(n: usize, noun: &str) -> String {
+    if n == 1 { format!("1 {noun}") } else { format!("{n} {noun}s") }
 }
 
-fn figures(out: &mut String, drawings: &[&Drawing]) {
-    if drawings.is_empty() {
+fn write_figures(out: &mut String, figures: &[&Figure]) {
+    if figures.is_empty() {
         return;
     }
     out.push_str("<div class=\"figures\">\n");
-    for drawing in drawings {
-        let _ = write!(out, "<figure id=\"{}\">\n{}</figure>\n", escaped(&drawing.id), drawing.svg);
+    for figure in figures {
+        let _ = write!(out, "<figure id=\"{}\">\n{}</figure>\n", escape(&figure.id), figure.svg);
     }
     out.push_str("</div>\n");
 }
 
-fn table(out: &mut String, table: &Table) {
-    let (id, paper) = (escaped(&table.id), |i: usize| table.header[i].ends_with("paper"));
+fn write_table(out: &mut String, table: &ReportTable) {
+    let (id, is_paper) = (escape(&table.id), |i: usize| table.header[i].ends_with("paper"));
     let _ = write!(
         out,
-        "<h3 id=\"numbers-{id}\">{}</h3>\n<p class=\"note\">{}</p>\n<div class=\"scroll\" tabindex=\"0\" role=\"region\" \
+        "<h3 id=\"table-{id}\">{}</h3>\n<p class=\"note\">{}</p>\n<div class=\"scroll\" tabindex=\"0\" role=\"region\" \
          aria-label=\"{}\">\n<table class=\"of-{id}\">\n<thead><tr>",
-        escaped(&table.title),
-        escaped(&table.note),
-        escaped(&table.title)
+        escape(&table.title),
+        escape(&table.caption),
+        escape(&table.title)
     );
     for (i, h) in table.header.iter().enumerate() {
-        let class = if paper(i) { " class=\"paper\"" } else { "" };
-        let _ = write!(out, "<th scope=\"col\"{class}>{}</th>", escaped(h));
+        let class = if is_paper(i) { " class=\"paper\"" } else { "" };
+        let _ = write!(out, "<th scope=\"col\"{class}>{}</th>", escape(h));
     }
     out.push_str("</tr></thead>\n<tbody>\n");
     for row in &table.rows {
         out.push_str("<tr>");
         for (i, cell) in row.iter().enumerate() {
-            let class = match (paper(i), cell == NONE) {
+            let class = match (is_paper(i), cell == NONE) {
                 (_, true) => " class=\"none\"",
                 (true, _) => " class=\"paper\"",
                 _ => "",
             };
-            // The number first, what qualifies it smaller; of several in one cell, each by itself.
-            let one = |cell: &str| match cell.split_once(" [") {
-                Some((number, rest)) => format!("{} <small>[{}</small>", escaped(number), escaped(rest)),
-                None => escaped(cell),
+            // Intervals are in small type; several values in a cell are on separate lines.
+            let format_value = |text: &str| match text.split_once(" [") {
+                Some((value, rest)) => format!("{} <small>[{}</small>", escape(value), escape(rest)),
+                None => escape(text),
             };
-            let shown = cell.split("; ").map(one).collect::<Vec<_>>().join("<br>");
+            let html = cell.split("; ").map(format_value).collect::<Vec<_>>().join("<br>");
             let _ = match i {
-                0 => write!(out, "<th scope=\"row\">{shown}</th>"),
-                _ => write!(out, "<td{class}>{shown}</td>"),
+                0 => write!(out, "<th scope=\"row\">{html}</th>"),
+                _ => write!(out, "<td{class}>{html}</td>"),
             };
         }
         out.push_str("</tr>\n");
@@ -142,37 +142,40 @@ fn table(out: &mut String, table: &Table) {
     out.push_str("</tbody>\n</table>\n</div>\n");
 }
 
-/// What the script draws and lists. No `<` survives in it, so nothing in it can end the element it stands in.
+/// Data of the script as JSON. `<` is escaped, so that no text can close the `script` element.
 fn data(report: &Report) -> String {
-    let moves = report.entries.iter().filter(|e| !e.moves.points.is_empty()).map(|e| {
-        json!({ "name": format!("{} — {} ({})", e.panel, e.name(), e.player), "moves": e.moves, "early_stop": e.early_stop })
+    let actions = report.results.iter().filter(|r| !r.actions.points.is_empty()).map(|r| {
+        json!({
+            "name": format!("{} — {} ({})", r.task_set, r.name(), r.policy), "counts": r.actions, "early_stop": r.early_stop,
+        })
     });
-    let panel = |t: &super::Transcript| t.entry.map_or("training", |i| report.entries[i].panel.as_str());
-    let transcripts = report.transcripts.iter().map(|t| json!({ "panel": panel(t), "won": t.won(), "transcript": t }));
-    let data = json!({ "moves": moves.collect::<Vec<_>>(), "transcripts": transcripts.collect::<Vec<_>>() });
+    let task_set = |t: &super::Transcript| t.result.map_or("training", |i| report.results[i].task_set.as_str());
+    let transcripts =
+        report.transcripts.iter().map(|t| json!({ "task_set": task_set(t), "won": t.won(), "transcript": t }));
+    let data = json!({ "actions": actions.collect::<Vec<_>>(), "transcripts": transcripts.collect::<Vec<_>>() });
     data.to_string().replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
 }
 
-const MOVES: &str = r#"<p class="note">Every sphere is an action taken in a state, in an episode; its size says how often, within that
-episode. States are numbered from the most frequent. Drag to turn, wheel or pinch to come nearer; or use the arrow keys, + and −.
-A policy that settles leaves few and large spheres in later episodes.</p>
+const ACTIONS: &str = r#"<p class="note">Each sphere is an action in a state and an episode; its size is the frequency within the
+episode. States are numbered by descending frequency. Drag to rotate, scroll or pinch to zoom, or use the arrow keys, + and −.
+A policy that converges has few, large spheres in later episodes.</p>
 <div class="controls">
-<label>Play of <select id="moves-entry"></select></label>
-<label>Episodes up to <input id="moves-until" type="range" min="1" max="1" value="1" aria-describedby="moves-until-text"></label>
-<output id="moves-until-text"></output>
+<label>Result <select id="actions-result"></select></label>
+<label>Episodes up to <input id="actions-until" type="range" min="1" max="1" value="1" aria-describedby="actions-until-text"></label>
+<output id="actions-until-text"></output>
 </div>
-<canvas id="moves-canvas" tabindex="0" role="img" aria-label="States and actions by episode; arrow keys turn the picture"></canvas>
-<p id="moves-about" class="note" aria-live="polite"></p>
-<p class="note">The same pictures, from this side, are in figures/moves-….svg and .png.</p>
+<canvas id="actions-canvas" tabindex="0" role="img" aria-label="States and actions by episode; arrow keys rotate the plot"></canvas>
+<p id="actions-info" class="note" aria-live="polite"></p>
+<p class="note">Static versions are in figures/actions-….svg and .png.</p>
 "#;
 
 const TRANSCRIPTS: &str = r#"<div class="controls">
-<label>Panel <select id="t-panel"></select></label>
+<label>Task set <select id="t-task-set"></select></label>
 <label>Method <select id="t-method"></select></label>
 <label>Opponent <select id="t-opponent"></select></label>
 <label>Seed <select id="t-seed"></select></label>
-<label>Ended <select id="t-won"><option value="">any way</option><option value="won">won at least once</option><option value="not">never won</option></select></label>
-<label>Says <input id="t-text" type="search" placeholder="any text"></label>
+<label>Outcome <select id="t-won"><option value="">all</option><option value="won">won at least once</option><option value="not">never won</option></select></label>
+<label>Contains <input id="t-text" type="search" placeholder="text"></label>
 </div>
 <p id="t-count" class="note" aria-live="polite"></p>
 <div id="t-list"></div>

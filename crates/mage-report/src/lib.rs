@@ -1,89 +1,86 @@
-//! What came out of it all?
+//! Report of training runs and evaluations: tables, figures and transcripts as HTML, Markdown, SVG, PNG and CSV.
 //!
-//! Reads training runs and records of evaluations, measures them again from the records themselves, and sets them in tables,
-//! figures and transcripts: for the eye (one page that needs no network), for papers (Markdown, SVG) and for programs (CSV).
-//!
-//! Nothing is invented: a cell without a record is a dash.
+//! All results are recomputed from the trajectories on disk. A cell without data is a dash.
 
+mod action_counts;
+mod action_scatter;
 pub mod chart;
-mod compared;
+mod comparison;
 mod csv;
-mod entry;
 mod figure;
-mod files;
-mod heat;
 mod html;
-mod learning;
+mod input_files;
+mod interval_estimate;
+mod load;
 mod markdown;
-mod measured;
-mod moves;
-mod paper;
+mod method_result;
+mod opponent_heatmap;
+mod paper_results;
 mod png;
-mod read;
-mod still;
 mod tables;
+mod training_run;
 mod transcript;
 
-pub use compared::Comparison;
+pub use action_counts::ActionCounts;
+pub use comparison::MethodComparison;
 pub use csv::csv;
-pub use entry::{Entry, Lines, Part, Point};
-pub use figure::{Drawing, drawings};
+pub use figure::{Figure, figures};
 pub use html::html;
-pub use learning::{Judged, Run};
+pub use interval_estimate::{IntervalEstimate, p_value};
+pub use load::load_report;
 pub use markdown::markdown;
-pub use measured::{Measured, p_value};
-pub use moves::Moves;
-pub use png::Painter;
-pub use read::read;
-pub use tables::{Table, tables};
-pub use transcript::{Episode, Step, Transcript};
+pub use method_result::{CeilingCurves, CurvePoint, MethodResult, SliceResult};
+pub use png::PngRenderer;
+pub use tables::{ReportTable, tables};
+pub use training_run::{EvalPoint, TrainingRun};
+pub use transcript::{Transcript, TranscriptEpisode, TranscriptStep};
 
 use serde::Serialize;
 
-/// How much of it is shown.
+/// Size limits of a report.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Transcripts kept of each method on each panel.
+pub struct ReportLimits {
+    /// Transcripts per method and task set.
     pub transcripts: usize,
-    /// Characters kept of any one text in a transcript.
+    /// Characters per text in a transcript.
     pub text: usize,
-    /// Bytes of all transcripts together, about.
+    /// Approximate size of all transcripts in bytes.
     pub bytes: usize,
-    /// Spheres in each picture of states and actions.
+    /// Spheres per plot of states and actions.
     pub spheres: usize,
 }
 
-impl Default for Limits {
+impl Default for ReportLimits {
     fn default() -> Self {
-        Limits { transcripts: 24, text: 6000, bytes: 6 << 20, spheres: 2000 }
+        ReportLimits { transcripts: 24, text: 6000, bytes: 6 << 20, spheres: 2000 }
     }
 }
 
-/// Everything that is reported.
+/// Contents of a report.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
-    /// Who played what, measured; by environment, panel and method.
-    pub entries: Vec<Entry>,
-    /// One method beside another on the same tasks.
-    pub comparisons: Vec<Comparison>,
+    /// Results of evaluations, ordered by environment, task set and method.
+    pub results: Vec<MethodResult>,
+    /// Paired comparisons of two methods on the same tasks.
+    pub comparisons: Vec<MethodComparison>,
     /// Training runs.
-    pub runs: Vec<Run>,
-    /// Some of the play behind the numbers.
+    pub runs: Vec<TrainingRun>,
+    /// A selection of trajectories.
     #[serde(skip)]
     pub transcripts: Vec<Transcript>,
-    /// What was left out, and what else a reader should know.
+    /// Omissions and warnings.
     pub notes: Vec<String>,
 }
 
 impl Report {
-    /// Whether there is nothing to report.
+    /// Whether there are neither results nor runs.
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty() && self.runs.is_empty()
+        self.results.is_empty() && self.runs.is_empty()
     }
 
-    /// A panel's name, with its hash where another panel is called the same.
-    pub(crate) fn panel_name(&self, panel: &str, hash: &str) -> String {
-        let other = self.entries.iter().any(|e| e.panel == panel && e.panel_hash != hash);
-        if other { format!("{panel} [{hash}]") } else { panel.to_owned() }
+    /// The name of a task set, followed by its hash if another task set has the same name.
+    pub(crate) fn task_set_name(&self, task_set: &str, hash: &str) -> String {
+        let ambiguous = self.results.iter().any(|r| r.task_set == task_set && r.task_set_hash != hash);
+        if ambiguous { format!("{task_set} [{hash}]") } else { task_set.to_owned() }
     }
 }

@@ -1,34 +1,34 @@
-//! How does the report read as text?
+//! The report as Markdown.
 
-use super::{Drawing, Report, Table};
+use super::{Figure, Report, ReportTable};
 use std::fmt::Write;
 
-/// All tables as Markdown; figures as links to their files in `figures/`.
-pub fn markdown(report: &Report, tables: &[Table], drawings: &[Drawing]) -> String {
+/// All tables; figures as links to their files in `figures/`.
+pub fn markdown(report: &Report, tables: &[ReportTable], figures: &[Figure]) -> String {
     let mut out = String::from("# Report\n");
     for table in tables {
-        let _ = write!(out, "\n## {}\n\n{}\n\n", cell(&table.title), cell(&table.note));
-        let _ = writeln!(out, "| {} |", table.header.iter().map(|h| cell(h)).collect::<Vec<_>>().join(" | "));
+        let _ = write!(out, "\n## {}\n\n{}\n\n", escape(&table.title), escape(&table.caption));
+        let _ = writeln!(out, "| {} |", table.header.iter().map(|h| escape(h)).collect::<Vec<_>>().join(" | "));
         let _ = writeln!(out, "|{}", "---|".repeat(table.header.len()));
         for row in &table.rows {
-            let _ = writeln!(out, "| {} |", row.iter().map(|c| cell(c)).collect::<Vec<_>>().join(" | "));
+            let _ = writeln!(out, "| {} |", row.iter().map(|c| escape(c)).collect::<Vec<_>>().join(" | "));
         }
     }
-    if !drawings.is_empty() {
+    if !figures.is_empty() {
         out.push_str("\n## Figures\n");
-        for drawing in drawings {
-            let _ = write!(out, "\n![{}](figures/{}.svg)\n", cell(&drawing.title), drawing.id);
+        for figure in figures {
+            let _ = write!(out, "\n![{}](figures/{}.svg)\n", escape(&figure.title), figure.id);
         }
     }
     if !report.notes.is_empty() {
         out.push_str("\n## Notes\n\n");
-        report.notes.iter().for_each(|note| _ = writeln!(out, "- {}", cell(note)));
+        report.notes.iter().for_each(|note| _ = writeln!(out, "- {}", escape(note)));
     }
     out
 }
 
-/// Text that Markdown takes for nothing but text, on one line.
-fn cell(text: &str) -> String {
+/// Escapes Markdown and HTML syntax, and joins lines.
+fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

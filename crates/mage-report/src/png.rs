@@ -1,7 +1,6 @@
-//! How does a drawing get into a document that takes no SVG?
+//! Rendering of SVG figures to PNG.
 //!
-//! Letters are drawn with a font that comes along (DejaVu Sans, whose licence allows it), so that they are there, and the
-//! same, on a machine without fonts.
+//! Text is drawn with an embedded font (DejaVu Sans), so that the result does not depend on installed fonts.
 
 use mage_train::{Error, Result};
 use resvg::{
@@ -10,33 +9,33 @@ use resvg::{
     usvg::{Options, Tree, fontdb::Database},
 };
 
-/// Pixels for each unit of a drawing: sharp on paper and on dense screens.
+/// Pixels per SVG unit, for sharp text in print and on high-density screens.
 const SCALE: f32 = 2.0;
 
-/// Turns drawings into pictures.
-pub struct Painter {
+/// Renders SVG documents to PNG.
+pub struct PngRenderer {
     options: Options<'static>,
 }
 
-impl Default for Painter {
+impl Default for PngRenderer {
     fn default() -> Self {
         let mut fonts = Database::new();
         fonts.load_font_data(dejavu::sans::regular().to_vec());
         fonts.load_font_data(dejavu::sans::bold().to_vec());
         fonts.set_sans_serif_family("DejaVu Sans");
-        Painter { options: Options { fontdb: fonts.into(), ..Options::default() } }
+        PngRenderer { options: Options { fontdb: fonts.into(), ..Options::default() } }
     }
 }
 
-impl Painter {
-    /// The picture of an SVG document, as a PNG file.
+impl PngRenderer {
+    /// Renders an SVG document to a PNG file.
     pub fn png(&self, svg: &str) -> Result<Vec<u8>> {
-        let wrong = |problem: String| Error::Stopped(format!("a drawing cannot be painted: {problem}"));
-        let tree = Tree::from_str(svg, &self.options).map_err(|e| wrong(e.to_string()))?;
-        let size = tree.size().to_int_size().scale_by(SCALE).ok_or_else(|| wrong("it has no size".to_owned()))?;
-        let mut pixels = Pixmap::new(size.width(), size.height()).ok_or_else(|| wrong("it is too large".to_owned()))?;
+        let error = |problem: String| Error::Stopped(format!("cannot render a figure: {problem}"));
+        let tree = Tree::from_str(svg, &self.options).map_err(|e| error(e.to_string()))?;
+        let size = tree.size().to_int_size().scale_by(SCALE).ok_or_else(|| error("it has no size".to_owned()))?;
+        let mut pixels = Pixmap::new(size.width(), size.height()).ok_or_else(|| error("it is too large".to_owned()))?;
         render(&tree, Transform::from_scale(SCALE, SCALE), &mut pixels.as_mut());
-        pixels.encode_png().map_err(|e| wrong(e.to_string()))
+        pixels.encode_png().map_err(|e| error(e.to_string()))
     }
 }
 
@@ -44,27 +43,27 @@ impl Painter {
 mod tests {
     use super::*;
 
-    fn painted(inside: &str) -> Pixmap {
+    fn render_body(body: &str) -> Pixmap {
         let svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 120 40\" font-family=\"system-ui, sans-serif\">\
-             <rect width=\"120\" height=\"40\" fill=\"#ffffff\"/>{inside}</svg>"
+             <rect width=\"120\" height=\"40\" fill=\"#ffffff\"/>{body}</svg>"
         );
-        Pixmap::decode_png(&Painter::default().png(&svg).unwrap()).unwrap()
+        Pixmap::decode_png(&PngRenderer::default().png(&svg).unwrap()).unwrap()
     }
 
     #[test]
-    fn letters_are_drawn_without_any_font_on_the_machine() {
+    fn text_is_rendered_without_installed_fonts() {
         let dark = |p: &Pixmap| p.pixels().iter().filter(|c| c.red() < 128).count();
-        let (empty, text) = (painted(""), painted("<text x=\"10\" y=\"25\">Pass@k — 95 %</text>"));
+        let (empty, text) = (render_body(""), render_body("<text x=\"10\" y=\"25\">Pass@k — 95 %</text>"));
         assert_eq!((text.width(), text.height()), (240, 80));
         assert_eq!(dark(&empty), 0);
         assert!(dark(&text) > 300, "{} dark pixels", dark(&text));
-        let bold = painted("<text x=\"10\" y=\"25\" font-weight=\"600\">Pass@k — 95 %</text>");
-        assert!(dark(&bold) > dark(&text), "and bold ones are bold");
+        let bold = render_body("<text x=\"10\" y=\"25\" font-weight=\"600\">Pass@k — 95 %</text>");
+        assert!(dark(&bold) > dark(&text), "bold text is heavier");
     }
 
     #[test]
-    fn what_is_no_drawing_is_refused() {
-        assert!(Painter::default().png("<svg").unwrap_err().to_string().contains("cannot be painted"));
+    fn invalid_svg_is_rejected() {
+        assert!(PngRenderer::default().png("<svg").unwrap_err().to_string().contains("cannot render"));
     }
 }

@@ -1,86 +1,86 @@
-//! What was said and done, turn by turn?
+//! Transcripts: trajectories in readable form.
 
 use mage_core::{EpisodeEnding, RequestKind, RequestRecord, Role, Trajectory};
 use mage_env::{End, Hash, ParsedAction};
 use serde::Serialize;
 
-/// One meta-episode for readers.
+/// One meta-episode in readable form.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Transcript {
-    /// The place of its entry in the report, or nothing for training play.
-    pub entry: Option<usize>,
-    /// Whose play it is.
-    pub of: String,
-    /// The environment.
+    /// Index of its result in the report; `None` for training rollouts.
+    pub result: Option<usize>,
+    /// Method or run.
+    pub method: String,
+    /// Environment.
     pub env: String,
-    /// The task's hash, shortened.
+    /// First digits of the task's hash.
     pub task: String,
-    /// Which of the task's plays it is: its seed.
+    /// Label of its seed.
     pub seed: String,
-    /// Who sat opposite.
+    /// Opponent.
     pub opponent: Option<String>,
-    /// The agent's seat.
+    /// Seat of the agent.
     pub seat: u8,
-    /// The episodes.
-    pub episodes: Vec<Episode>,
-    /// What was left unfinished, and why.
+    /// Episodes.
+    pub episodes: Vec<TranscriptEpisode>,
+    /// Reason of a failed meta-episode.
     pub error: Option<String>,
 }
 
-/// One episode.
+/// One episode of a transcript.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Episode {
+pub struct TranscriptEpisode {
     /// `won`, `draw`, `lost` or `truncated`.
     pub ending: EpisodeEnding,
-    /// The result in the environment's own unit.
+    /// Score in the environment's unit.
     pub score: f32,
-    /// What was seen first.
+    /// First observation.
     pub start: String,
-    /// What was said and done, in order; what was written before or after play included.
-    pub steps: Vec<Step>,
+    /// Requests in order, including those before and after play.
+    pub steps: Vec<TranscriptStep>,
 }
 
-/// One call and what came of it.
+/// One request and its effect.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Step {
-    /// What it was for.
-    pub purpose: RequestKind,
-    /// The prompt.
+pub struct TranscriptStep {
+    /// Kind of the request.
+    pub kind: RequestKind,
+    /// Prompt.
     pub prompt: String,
-    /// The answer, as written.
-    pub answer: String,
-    /// What was done, in play.
+    /// Completion.
+    pub completion: String,
+    /// Action in the environment.
     pub action: Option<String>,
-    /// Why the answer could not be used.
+    /// Reason why the completion was rejected.
     pub invalid: Option<String>,
-    /// What was seen then, in play.
-    pub seen: Option<String>,
+    /// Observation after the action.
+    pub observation: Option<String>,
 }
 
 impl Transcript {
-    pub(super) fn new(record: &Trajectory, of: &str, seed: String, limit: usize) -> Self {
+    pub(super) fn new(record: &Trajectory, method: &str, seed: String, limit: usize) -> Self {
         let episodes = record.episodes.iter().enumerate().map(|(n, episode)| {
-            let mut steps: Vec<Step> = Vec::new();
-            for call in record.requests.iter().filter(|c| c.episode as usize == n) {
-                steps.push(step(call, episode.turns.iter().find(|t| t.request == call.id), limit));
+            let mut steps: Vec<TranscriptStep> = Vec::new();
+            for request in record.requests.iter().filter(|c| c.episode as usize == n) {
+                steps.push(step(request, episode.turns.iter().find(|t| t.request == request.id), limit));
             }
-            Episode {
+            TranscriptEpisode {
                 ending: episode.end.unwrap_or(End::Truncated).into(),
                 score: episode.score(),
-                start: cut(&episode.start.text, limit),
+                start: truncate(&episode.start.text, limit),
                 steps,
             }
         });
         Transcript {
-            entry: None,
-            of: of.to_owned(),
+            result: None,
+            method: method.to_owned(),
             env: record.task.env.to_string(),
             task: record.key.task.to_string()[..8].to_owned(),
             seed,
             opponent: record.task.opponent.as_ref().map(|o| o.name.clone()),
             seat: record.task.seat,
             episodes: episodes.collect(),
-            error: record.error.as_ref().map(|e| cut(e, limit)),
+            error: record.error.as_ref().map(|e| truncate(e, limit)),
         }
     }
 
@@ -90,8 +90,8 @@ impl Transcript {
     }
 }
 
-fn step(call: &RequestRecord, turn: Option<&mage_core::episode::Turn>, limit: usize) -> Step {
-    let prompt: Vec<String> = call
+fn step(request: &RequestRecord, turn: Option<&mage_core::episode::Turn>, limit: usize) -> TranscriptStep {
+    let prompt: Vec<String> = request
         .messages
         .iter()
         .map(|m| match m.role {
@@ -101,63 +101,62 @@ fn step(call: &RequestRecord, turn: Option<&mage_core::episode::Turn>, limit: us
         })
         .collect();
     let action = turn.map(|t| match &t.action {
-        ParsedAction::Act(action) => cut(action, limit),
+        ParsedAction::Act(action) => truncate(action, limit),
         ParsedAction::Invalid { .. } => "(invalid)".to_owned(),
     });
-    Step {
-        purpose: call.kind,
-        prompt: cut(&prompt.join("\n\n"), limit),
-        answer: cut(&call.completion.text, limit),
+    TranscriptStep {
+        kind: request.kind,
+        prompt: truncate(&prompt.join("\n\n"), limit),
+        completion: truncate(&request.completion.text, limit),
         action,
-        invalid: call.invalid.as_ref().map(|i| cut(i, limit)),
-        seen: turn.map(|t| cut(&t.observation.text, limit)),
+        invalid: request.invalid.as_ref().map(|i| truncate(i, limit)),
+        observation: turn.map(|t| truncate(&t.observation.text, limit)),
     }
 }
 
-/// At most so many characters, and how many are missing.
-pub(super) fn cut(text: &str, limit: usize) -> String {
+/// At most `limit` characters, followed by the number of omitted ones.
+pub(super) fn truncate(text: &str, limit: usize) -> String {
     match text.char_indices().nth(limit) {
         None => text.to_owned(),
         Some((end, _)) => format!("{} … ({} more characters)", &text[..end], text[end..].chars().count()),
     }
 }
 
-/// Keeps a few meta-episodes of many: won ones and others alike, chosen by hash, so that the order in which they come does not
-/// matter.
-pub(super) struct Choice {
-    most: usize,
+/// Sample of meta-episodes, with as many won as other ones. Selected by hash, so that the order of arrival does not matter.
+pub(super) struct TranscriptSample {
+    limit: usize,
     won: Vec<(Hash, Transcript)>,
     other: Vec<(Hash, Transcript)>,
     seen: u64,
 }
 
-impl Choice {
-    pub(super) fn new(most: usize) -> Self {
-        Choice { most, won: Vec::new(), other: Vec::new(), seen: 0 }
+impl TranscriptSample {
+    pub(super) fn new(limit: usize) -> Self {
+        TranscriptSample { limit, won: Vec::new(), other: Vec::new(), seen: 0 }
     }
 
     pub(super) fn offer(&mut self, hash: Hash, won: bool, make: impl FnOnce() -> Transcript) {
         self.seen += 1;
         let list = if won { &mut self.won } else { &mut self.other };
-        let place = list.partition_point(|(h, _)| *h < hash);
-        if place < self.most {
-            list.insert(place, (hash, make()));
-            list.truncate(self.most);
+        let index = list.partition_point(|(h, _)| *h < hash);
+        if index < self.limit {
+            list.insert(index, (hash, make()));
+            list.truncate(self.limit);
         }
     }
 
-    /// What was kept, won and other in turns, and how many there were.
+    /// The sample, alternating between won and other meta-episodes, and the number of meta-episodes offered.
     pub(super) fn finish(self) -> (Vec<Transcript>, u64) {
         let (won, other) = (self.won.into_iter(), self.other.into_iter());
-        let most = self.most;
+        let limit = self.limit;
         let (mut won, mut other) = (won.map(|(_, t)| t), other.map(|(_, t)| t));
         let mut kept = Vec::new();
         loop {
             let before = kept.len();
             kept.extend(other.next());
             kept.extend(won.next());
-            if kept.len() == before || kept.len() >= most {
-                kept.truncate(most);
+            if kept.len() == before || kept.len() >= limit {
+                kept.truncate(limit);
                 return (kept, self.seen);
             }
         }

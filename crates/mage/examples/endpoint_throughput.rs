@@ -1,10 +1,10 @@
-//! How much of an endpoint's time is used?
+//! Utilisation of an endpoint by `mage eval`.
 //!
-//! Plays tasks against a server on loopback that takes 200 ms for every answer, 256 meta-episodes under way at once, and
-//! compares the time with that of 256 seats that never stand empty: `cargo run --release --example endpoint_throughput`.
+//! Evaluates tasks with a local server whose responses take 200 ms, with 256 concurrent meta-episodes, and compares the time with
+//! that of 256 requests always in flight: `cargo run --release --example endpoint_throughput`.
 
 #[path = "../../mage-remote/tests/common/server.rs"]
-#[allow(dead_code, reason = "it has more than is needed here")]
+#[allow(dead_code, reason = "a subset of the module is used")]
 mod server;
 
 use mage_core::{EpisodeConfig, Lexical, MemoryFactory, MemoryScope, PromptMethod, prompt::PromptLibrary};
@@ -21,50 +21,60 @@ use std::{
     time::{Duration, Instant},
 };
 
-const IN_FLIGHT: usize = 256;
+const MAX_IN_FLIGHT: usize = 256;
 const TASKS: usize = 4096;
 const LATENCY: Duration = Duration::from_millis(200);
 
-#[allow(clippy::print_stdout, reason = "this is its result")]
+#[allow(clippy::print_stdout, reason = "prints the result")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let machine = runtime(0)?;
-    let server = machine.block_on(server::Server::start(LATENCY, |asked| {
-        if asked.contains("<remark>") { "<remark>I bet.</remark>" } else { "<action>BET</action>" }.to_owned()
+    let server = machine.block_on(server::Server::start(LATENCY, |request| {
+        if request.contains("<remark>") { "<remark>I bet.</remark>" } else { "<action>BET</action>" }.to_owned()
     }));
     let runtime = runtime(0)?;
     let mut endpoint = Endpoint::new(&format!("http://{}", server.address), "tiny")?;
-    endpoint.limits.max_in_flight = IN_FLIGHT;
+    endpoint.limits.max_in_flight = MAX_IN_FLIGHT;
     let policy = Arc::new(RemoteChat::new(OpenAiClient::new(endpoint)?));
     let registry = Registry::builtin();
     let env_spec = registry.get("kuhn")?;
     let settings =
         Arc::new(PromptMethod::Reflexion.configure(EpisodeConfig { episodes: 3, ..EpisodeConfig::default() }));
     let prompts = PromptLibrary::builtin().get("kuhn")?;
-    let (own, words) = (MemoryScope::MetaEpisode, Arc::new(Lexical));
+    let (scope, embeddings) = (MemoryScope::MetaEpisode, Arc::new(Lexical));
     let memories =
-        MemoryFactory::new(PromptMethod::Reflexion, own, words, Arc::clone(&settings), Arc::clone(&prompts))?;
-    let drawn = DecodingConfig { params: SamplingParams::default(), thinking: Thinking::Off };
+        MemoryFactory::new(PromptMethod::Reflexion, scope, embeddings, Arc::clone(&settings), Arc::clone(&prompts))?;
+    let decoding = DecodingConfig { params: SamplingParams::default(), thinking: Thinking::Off };
     let evaluation = Arc::new(Evaluation {
         env_spec: Arc::clone(env_spec),
         prompts,
         episode_config: settings,
         memories: Some(Arc::new(memories)),
         task_set: TaskSet::new(&env_spec.default_population(), "in-domain", 2, TASKS, Seed::new(1))?,
-        agent: Agent::Model(ModelAgent::chat("tiny", "tiny", policy, drawn, runtime.handle().clone(), IN_FLIGHT)),
+        agent: Agent::Model(ModelAgent::chat(
+            "tiny",
+            "tiny",
+            policy,
+            decoding,
+            runtime.handle().clone(),
+            MAX_IN_FLIGHT,
+        )),
         seed: Seed::new(1),
         stop: Arc::default(),
     });
     let dir = std::env::temp_dir().join(format!("mage-endpoint-throughput-{}", std::process::id()));
-    let mut calls = 0;
+    let mut requests = 0;
     let started = Instant::now();
     {
         let mut store = TrajectoryStore::open(&dir)?;
-        evaluation.run_into(&mut store, |record| calls += record.requests.len())?;
+        evaluation.run_into(&mut store, |record| requests += record.requests.len())?;
     }
-    let took = started.elapsed().as_secs_f64();
+    let seconds = started.elapsed().as_secs_f64();
     std::fs::remove_file(&dir)?;
-    let ideal = calls as f64 * LATENCY.as_secs_f64() / IN_FLIGHT as f64;
-    println!("{TASKS} meta-episodes, {calls} calls in {took:.2} s: {:.0} calls/s", calls as f64 / took);
-    println!("{IN_FLIGHT} seats that never stand empty: {ideal:.2} s; {:.3} of ideal", ideal / took);
+    let ideal = requests as f64 * LATENCY.as_secs_f64() / MAX_IN_FLIGHT as f64;
+    println!(
+        "{TASKS} meta-episodes, {requests} requests in {seconds:.2} s: {:.0} requests/s",
+        requests as f64 / seconds
+    );
+    println!("{MAX_IN_FLIGHT} requests always in flight: {ideal:.2} s; utilisation {:.3}", ideal / seconds);
     Ok(())
 }

@@ -1,7 +1,6 @@
-//! What happens on Ctrl-C while something is being written?
+//! Cancellation of futures on Ctrl-C.
 //!
-//! What was written stays, nothing more comes, and the process ends with 130, as shells expect. A second Ctrl-C ends it
-//! at once.
+//! Partial output is kept, and the process exits with 130. A second Ctrl-C exits immediately.
 
 use anyhow::Context as _;
 use std::{
@@ -12,18 +11,18 @@ use std::{
     task::{Poll, Waker},
 };
 
-/// Whether the user has had enough, for futures to notice.
+/// Cancellation signal of Ctrl-C.
 #[derive(Clone, Default)]
-pub(crate) struct Interrupt(Arc<Mutex<State>>);
+pub(crate) struct Interrupt(Arc<Mutex<InterruptState>>);
 
 #[derive(Default)]
-struct State {
+struct InterruptState {
     pressed: bool,
-    waiting: Option<Waker>,
+    waker: Option<Waker>,
 }
 
 impl Interrupt {
-    /// Listens from now on. A process can do so once.
+    /// Installs the signal handler; possible once per process.
     pub(crate) fn listen() -> anyhow::Result<Self> {
         let interrupt = Interrupt::default();
         let handler = interrupt.clone();
@@ -37,14 +36,14 @@ impl Interrupt {
             process::exit(130);
         }
         state.pressed = true;
-        let waiting = state.waiting.take();
+        let waker = state.waker.take();
         drop(state);
-        if let Some(waker) = waiting {
+        if let Some(waker) = waker {
             waker.wake();
         }
     }
 
-    /// Waits for a future, but not beyond Ctrl-C.
+    /// Awaits a future until Ctrl-C.
     pub(crate) async fn or<T>(&self, future: impl Future<Output = T>) -> Result<T, Interrupted> {
         let mut future = pin!(future);
         poll_fn(|context| {
@@ -52,7 +51,7 @@ impl Interrupt {
             if state.pressed {
                 return Poll::Ready(Err(Interrupted));
             }
-            state.waiting = Some(context.waker().clone());
+            state.waker = Some(context.waker().clone());
             drop(state);
             future.as_mut().poll(context).map(Ok)
         })
@@ -60,7 +59,7 @@ impl Interrupt {
     }
 }
 
-/// The user has had enough: no failure, but no success either.
+/// Error of an interrupted command: exit code 130, without a message.
 #[derive(Debug)]
 pub(crate) struct Interrupted;
 
@@ -79,13 +78,13 @@ mod tests {
     use std::future::{pending, ready};
 
     #[test]
-    fn waiting_ends_when_it_is_pressed() {
+    fn ctrl_c_cancels_a_pending_future() {
         let interrupt = Interrupt::default();
         assert_eq!(block_on(interrupt.or(ready(3))).ok(), Some(3));
         let presser = interrupt.clone();
         let thread = std::thread::spawn(move || presser.press());
         assert!(block_on(interrupt.or(pending::<()>())).is_err());
-        assert!(block_on(interrupt.or(ready(3))).is_err(), "and stays ended");
+        assert!(block_on(interrupt.or(ready(3))).is_err(), "the signal persists");
         thread.join().expect("pressed");
     }
 }

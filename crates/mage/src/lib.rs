@@ -1,4 +1,4 @@
-//! The command line of mage, as a library, so that others can build one with environments of their own:
+//! The command line of mage as a library, for programs that add their own environments:
 //!
 //! ```no_run
 //! fn main() -> std::process::ExitCode {
@@ -8,7 +8,7 @@
 //! }
 //! ```
 //!
-//! Exit codes: 0 all went well, 1 it failed, 2 the command line or a file named on it makes no sense, 130 Ctrl-C.
+//! Exit codes: 0 success, 1 failure, 2 invalid arguments or input file, 130 interrupted (Ctrl-C).
 
 mod cli;
 mod command;
@@ -26,11 +26,11 @@ use mage_env::Registry;
 use output::Output;
 use std::{ffi::OsString, process::ExitCode};
 
-/// What a command line knows of.
+/// Environments and prompts of a command line.
 pub struct App {
-    /// The environments.
+    /// Environments.
     pub registry: Registry,
-    /// What agents are shown in them.
+    /// Prompt templates.
     pub prompts: PromptLibrary,
 }
 
@@ -51,7 +51,7 @@ pub fn run(app: &App, args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(e) => {
-            // Help and version go to stdout and are no failure; a closed pipe is none either.
+            // Help and version are not failures, and neither is a closed pipe.
             let _ = e.print();
             return ExitCode::from(if e.use_stderr() { 2 } else { 0 });
         }
@@ -78,43 +78,42 @@ pub fn run(app: &App, args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(e) if e.is::<interrupt::Interrupted>() => ExitCode::from(130),
         Err(e) => {
             out.error(&e);
-            ExitCode::from(if is_users(&e) { 2 } else { 1 })
+            ExitCode::from(if is_usage_error(&e) { 2 } else { 1 })
         }
     }
 }
 
-/// Marks an error as the user's: the command line, or a file named on it, makes no sense.
+/// Invalid arguments or an invalid input file.
 #[derive(Debug)]
-struct Usage(String);
+struct UsageError(String);
 
-impl std::fmt::Display for Usage {
+impl std::fmt::Display for UsageError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Usage {}
+impl std::error::Error for UsageError {}
 
-/// Whether an error is the user's: marked so, or an environment's complaint about what it was asked for or given to read,
-/// wherever in a command it turned up.
-fn is_users(e: &anyhow::Error) -> bool {
+/// Whether an error is caused by arguments or input files: a [`UsageError`], or an environment's error about its options or data.
+fn is_usage_error(e: &anyhow::Error) -> bool {
     use mage_env::Error::Write;
-    let environments = |cause: &(dyn std::error::Error + 'static)| {
+    let is_env_error = |cause: &(dyn std::error::Error + 'static)| {
         let wrapped = match cause.downcast_ref::<mage_train::Error>() {
             Some(mage_train::Error::Env(e)) => Some(e),
             _ => None,
         };
         wrapped.or_else(|| cause.downcast_ref()).is_some_and(|e| !matches!(e, Write { .. }))
     };
-    e.is::<Usage>() || e.chain().any(environments)
+    e.is::<UsageError>() || e.chain().any(is_env_error)
 }
 
-/// An engine's error: the user's where it is about what the engine was given, such as a model with broken numbers.
-fn refused(e: mage_engine::Error) -> anyhow::Error {
+/// Converts an engine's error; invalid input, such as a model with non-finite weights, becomes a usage error.
+fn engine_error(e: mage_engine::Error) -> anyhow::Error {
     if matches!(e, mage_engine::Error::Invalid { .. }) { usage(e) } else { e.into() }
 }
 
-/// Turns any error into the user's.
+/// Converts an error to a usage error.
 fn usage(e: impl std::fmt::Display) -> anyhow::Error {
-    anyhow::Error::new(Usage(e.to_string()))
+    anyhow::Error::new(UsageError(e.to_string()))
 }

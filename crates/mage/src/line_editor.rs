@@ -1,7 +1,7 @@
-//! What was typed, key by key?
+//! Line editor of `mage play` with arrow keys.
 //!
-//! Where moves go up, down, left and right, the arrow keys write these words: a turn is typed with a few arrows, and sent
-//! when it is full or with Enter. Everything else is an ordinary line.
+//! In environments with the moves up, down, left and right, an arrow key enters the word. The line is complete after the maximum
+//! number of words or on Enter.
 
 use crossterm::{
     event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, read},
@@ -9,68 +9,68 @@ use crossterm::{
 };
 use std::io::{self, Write};
 
-/// A line being typed.
-pub(crate) struct Line {
+/// The line under edit.
+pub(crate) struct InputLine {
     text: String,
-    /// Words after which a line of arrows is full.
-    full: usize,
+    /// Number of words after which an arrow key completes the line.
+    max_words: usize,
 }
 
-/// What a key made of the line.
+/// Effect of a key.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Typed {
-    /// Print this and go on.
+pub(crate) enum KeyEffect {
+    /// Text to print.
     Echo(String),
-    /// Nothing to see.
+    /// No effect.
     Nothing,
     /// The line is complete.
     Line(String),
-    /// The player leaves.
-    Leave,
+    /// The player quits.
+    Quit,
 }
 
-impl Line {
-    pub(crate) fn new(full: usize) -> Self {
-        Line { text: String::new(), full }
+impl InputLine {
+    pub(crate) fn new(max_words: usize) -> Self {
+        InputLine { text: String::new(), max_words }
     }
 
-    pub(crate) fn key(&mut self, key: KeyEvent) -> Typed {
+    pub(crate) fn key(&mut self, key: KeyEvent) -> KeyEffect {
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
             KeyCode::Up => self.arrow("up"),
             KeyCode::Down => self.arrow("down"),
             KeyCode::Left => self.arrow("left"),
             KeyCode::Right => self.arrow("right"),
-            KeyCode::Enter => Typed::Line(std::mem::take(&mut self.text)),
-            KeyCode::Char('c' | 'd') if control => Typed::Leave,
+            KeyCode::Enter => KeyEffect::Line(std::mem::take(&mut self.text)),
+            KeyCode::Char('c' | 'd') if control => KeyEffect::Quit,
             KeyCode::Char(c) if !control => {
                 self.text.push(c);
-                Typed::Echo(c.to_string())
+                KeyEffect::Echo(c.to_string())
             }
             KeyCode::Backspace => match self.text.pop() {
-                Some(_) => Typed::Echo("\u{8} \u{8}".to_owned()),
-                None => Typed::Nothing,
+                Some(_) => KeyEffect::Echo("\u{8} \u{8}".to_owned()),
+                None => KeyEffect::Nothing,
             },
-            _ => Typed::Nothing,
+            _ => KeyEffect::Nothing,
         }
     }
 
-    fn arrow(&mut self, word: &str) -> Typed {
+    fn arrow(&mut self, word: &str) -> KeyEffect {
         let space = if self.text.is_empty() || self.text.ends_with(' ') { "" } else { " " };
         self.text.push_str(space);
         self.text.push_str(word);
-        if self.text.split_whitespace().count() >= self.full {
-            return Typed::Line(std::mem::take(&mut self.text));
+        if self.text.split_whitespace().count() >= self.max_words {
+            return KeyEffect::Line(std::mem::take(&mut self.text));
         }
-        Typed::Echo(format!("{space}{word}"))
+        KeyEffect::Echo(format!("{space}{word}"))
     }
 }
 
-/// Reads a line from the terminal, arrow keys included; `None` when the player leaves.
-pub(crate) fn read_line(full: usize) -> io::Result<Option<String>> {
-    let _raw = Raw::enter()?;
-    let mut line = Line::new(full);
-    let mut shown = 0;
+/// Reads a line from the terminal, including arrow keys; `None` if the player quits.
+pub(crate) fn read_line(max_words: usize) -> io::Result<Option<String>> {
+    let _raw = RawMode::enter()?;
+    let mut line = InputLine::new(max_words);
+    let mut printed = 0;
     let mut stdout = anstream::stdout();
     loop {
         let Event::Key(key) = read()? else { continue };
@@ -78,18 +78,18 @@ pub(crate) fn read_line(full: usize) -> io::Result<Option<String>> {
             continue;
         }
         match line.key(key) {
-            Typed::Nothing => {}
-            Typed::Echo(text) => {
+            KeyEffect::Nothing => {}
+            KeyEffect::Echo(text) => {
                 write!(stdout, "{text}")?;
                 stdout.flush()?;
-                shown = line.text.len();
+                printed = line.text.len();
             }
-            Typed::Line(text) => {
-                // The word that filled the line was not shown yet.
-                write!(stdout, "{}\r\n", text.get(shown..).unwrap_or_default())?;
+            KeyEffect::Line(text) => {
+                // The word that completed the line is not printed yet.
+                write!(stdout, "{}\r\n", text.get(printed..).unwrap_or_default())?;
                 return Ok(Some(text));
             }
-            Typed::Leave => {
+            KeyEffect::Quit => {
                 write!(stdout, "\r\n")?;
                 return Ok(None);
             }
@@ -97,17 +97,17 @@ pub(crate) fn read_line(full: usize) -> io::Result<Option<String>> {
     }
 }
 
-/// Single keys instead of lines, as long as it lives.
-struct Raw;
+/// Raw mode of the terminal, until dropped.
+struct RawMode;
 
-impl Raw {
-    fn enter() -> io::Result<Raw> {
+impl RawMode {
+    fn enter() -> io::Result<RawMode> {
         enable_raw_mode()?;
-        Ok(Raw)
+        Ok(RawMode)
     }
 }
 
-impl Drop for Raw {
+impl Drop for RawMode {
     fn drop(&mut self) {
         let _ = disable_raw_mode();
     }
@@ -117,29 +117,29 @@ impl Drop for Raw {
 mod tests {
     use super::*;
 
-    fn press(line: &mut Line, code: KeyCode) -> Typed {
+    fn press(line: &mut InputLine, code: KeyCode) -> KeyEffect {
         line.key(KeyEvent::new(code, KeyModifiers::NONE))
     }
 
     #[test]
-    fn arrows_fill_a_turn() {
-        let mut line = Line::new(3);
-        assert_eq!(press(&mut line, KeyCode::Up), Typed::Echo("up".to_owned()));
-        assert_eq!(press(&mut line, KeyCode::Left), Typed::Echo(" left".to_owned()));
-        assert_eq!(press(&mut line, KeyCode::Right), Typed::Line("up left right".to_owned()));
-        assert_eq!(press(&mut line, KeyCode::Down), Typed::Echo("down".to_owned()), "a new line");
-        assert_eq!(press(&mut line, KeyCode::Enter), Typed::Line("down".to_owned()));
+    fn arrow_keys_enter_words_up_to_the_limit() {
+        let mut line = InputLine::new(3);
+        assert_eq!(press(&mut line, KeyCode::Up), KeyEffect::Echo("up".to_owned()));
+        assert_eq!(press(&mut line, KeyCode::Left), KeyEffect::Echo(" left".to_owned()));
+        assert_eq!(press(&mut line, KeyCode::Right), KeyEffect::Line("up left right".to_owned()));
+        assert_eq!(press(&mut line, KeyCode::Down), KeyEffect::Echo("down".to_owned()), "a new line");
+        assert_eq!(press(&mut line, KeyCode::Enter), KeyEffect::Line("down".to_owned()));
     }
 
     #[test]
-    fn letters_make_an_ordinary_line() {
-        let mut line = Line::new(3);
+    fn letters_are_entered_as_text() {
+        let mut line = InputLine::new(3);
         for c in "qx".chars() {
-            assert_eq!(press(&mut line, KeyCode::Char(c)), Typed::Echo(c.to_string()));
+            assert_eq!(press(&mut line, KeyCode::Char(c)), KeyEffect::Echo(c.to_string()));
         }
-        assert_eq!(press(&mut line, KeyCode::Backspace), Typed::Echo("\u{8} \u{8}".to_owned()));
-        assert_eq!(press(&mut line, KeyCode::Enter), Typed::Line("q".to_owned()));
-        assert_eq!(press(&mut line, KeyCode::Backspace), Typed::Nothing);
-        assert_eq!(line.key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)), Typed::Leave);
+        assert_eq!(press(&mut line, KeyCode::Backspace), KeyEffect::Echo("\u{8} \u{8}".to_owned()));
+        assert_eq!(press(&mut line, KeyCode::Enter), KeyEffect::Line("q".to_owned()));
+        assert_eq!(press(&mut line, KeyCode::Backspace), KeyEffect::Nothing);
+        assert_eq!(line.key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)), KeyEffect::Quit);
     }
 }

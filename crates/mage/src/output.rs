@@ -1,6 +1,4 @@
-//! How do we talk to people and to programs?
-//!
-//! Results go to stdout, everything else (progress, hints, errors) to stderr. With `--json`, stdout is JSON lines only.
+//! Terminal output: results on stdout; progress, hints, warnings and errors on stderr. With `--json`, stdout has JSON lines only.
 
 use anstyle::{AnsiColor, Style};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
@@ -10,26 +8,26 @@ use std::{
     io::{self, Write},
 };
 
-/// Headings.
+/// Style of headings.
 pub(crate) const BOLD: Style = Style::new().bold();
-/// Asides.
+/// Style of secondary text.
 pub(crate) const DIM: Style = Style::new().dimmed();
-/// Good news.
+/// Style of success.
 pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
-/// Bad news.
+/// Style of failure.
 pub(crate) const BAD: Style = AnsiColor::Red.on_default();
 
-/// Text in a style; plain where colours are off.
+/// Text in a style. Colour codes are removed on output if colours are off.
 pub(crate) fn styled(style: Style, text: impl Display) -> String {
     format!("{style}{text}{style:#}")
 }
 
-/// Where output goes, and in which form.
+/// Output mode of a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Output {
     pub(crate) json: bool,
     pub(crate) quiet: bool,
-    /// Says nothing at all but warnings: for a command that is a step of another.
+    /// Suppresses everything but warnings.
     silent: bool,
 }
 
@@ -38,12 +36,12 @@ impl Output {
         Output { json, quiet, silent: false }
     }
 
-    /// For a command that is a step of another: warnings alone get through.
+    /// Prints warnings only, for a command that runs as part of another.
     pub(crate) fn silent() -> Self {
         Output { json: false, quiet: true, silent: true }
     }
 
-    /// A line of a result. A reader that has gone away is reported as an error, which ends the command quietly.
+    /// Prints a line of a result. A closed pipe is an error, which ends the command silently.
     pub(crate) fn line(&self, text: impl Display) -> anyhow::Result<()> {
         if self.silent {
             return Ok(());
@@ -53,15 +51,15 @@ impl Output {
         Ok(())
     }
 
-    /// Text without a line break, shown at once: a prompt for input.
-    pub(crate) fn ask(&self, text: impl Display) -> anyhow::Result<()> {
+    /// Prints text without a line break and flushes it.
+    pub(crate) fn print(&self, text: impl Display) -> anyhow::Result<()> {
         let mut stdout = anstream::stdout().lock();
         write!(stdout, "{text}")?;
         stdout.flush()?;
         Ok(())
     }
 
-    /// A JSON object on a line of its own.
+    /// Prints a value as one line of JSON.
     pub(crate) fn object(&self, value: &impl Serialize) -> anyhow::Result<()> {
         let mut stdout = io::stdout().lock();
         serde_json::to_writer(&mut stdout, value)?;
@@ -70,19 +68,19 @@ impl Output {
         Ok(())
     }
 
-    /// A remark that is not a result.
+    /// Prints a remark to stderr, unless quiet.
     pub(crate) fn hint(&self, text: impl Display) {
         if !self.quiet && !self.json {
             let _ = writeln!(anstream::stderr(), "{}", styled(DIM, text));
         }
     }
 
-    /// Something the user must know, however quiet we were told to be.
+    /// Prints a warning to stderr, even if quiet.
     pub(crate) fn warn(&self, text: impl Display) {
-        let _ = writeln!(anstream::stderr(), "{} {text}", styled(BOLD, "note:"));
+        let _ = writeln!(anstream::stderr(), "{} {text}", styled(BOLD, "warning:"));
     }
 
-    /// An error, with what led to it, unless it says so itself.
+    /// Prints an error with its causes, unless its message contains them.
     pub(crate) fn error(&self, e: &anyhow::Error) {
         let mut text = e.to_string();
         for cause in e.chain().skip(1).map(ToString::to_string) {
@@ -93,46 +91,47 @@ impl Output {
         let _ = writeln!(anstream::stderr(), "{} {text}", styled(BAD.bold(), "error:"));
     }
 
-    /// Does something that may take a while, with a sign of life.
-    pub(crate) fn waiting<T>(&self, what: &'static str, work: impl FnOnce() -> T) -> T {
+    /// Runs `work` with a spinner.
+    pub(crate) fn spinner<T>(&self, label: &'static str, work: impl FnOnce() -> T) -> T {
         let target = if self.quiet || self.json { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-        // On a card, the first start of a shape of model compiles the kernels, which takes some seconds.
-        let doing = move |_: &ProgressState, to: &mut dyn std::fmt::Write| {
-            let now = if mage_native::is_compiling() { "compiling kernels for the card, this once" } else { what };
-            let _ = to.write_str(now);
+        // The first use of a model shape on a GPU compiles kernels, which takes several seconds.
+        let activity = move |_: &ProgressState, to: &mut dyn std::fmt::Write| {
+            let text =
+                if mage_native::is_compiling() { "compiling GPU kernels (cached for later runs)" } else { label };
+            let _ = to.write_str(text);
         };
-        let style = ProgressStyle::with_template("{spinner} {doing} … {elapsed}").expect("the template is fixed");
-        let spinner = ProgressBar::with_draw_target(None, target).with_style(style.with_key("doing", doing));
+        let style = ProgressStyle::with_template("{spinner} {activity} … {elapsed}").expect("the template is valid");
+        let spinner = ProgressBar::with_draw_target(None, target).with_style(style.with_key("activity", activity));
         spinner.enable_steady_tick(std::time::Duration::from_millis(120));
         let result = work();
         spinner.finish_and_clear();
         result
     }
 
-    /// Starts an engine.
-    pub(crate) fn starting<T>(&self, work: impl FnOnce() -> T) -> T {
-        self.waiting("starting the engine", work)
+    /// Runs `work`, which starts an engine, with a spinner.
+    pub(crate) fn engine_spinner<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.spinner("starting the engine", work)
     }
 
-    /// A bar with rate and time left, on a terminal and unless told to be quiet.
-    pub(crate) fn progress(&self, total: u64, what: &'static str) -> ProgressBar {
+    /// A progress bar with rate and remaining time; hidden if quiet or not on a terminal.
+    pub(crate) fn progress(&self, total: u64, label: &'static str) -> ProgressBar {
         let bar = self.bar(total, "{msg} [{bar:30}] {human_pos}/{human_len} {per_sec}, {eta} left");
-        bar.with_message(what)
+        bar.with_message(label)
     }
 
-    /// A bar whose rate and time left are its prefix, with its message under it, cut to the terminal's width.
-    pub(crate) fn progress_with_words(&self, total: u64) -> ProgressBar {
+    /// A progress bar with a caller-defined prefix, and a message on a second line.
+    pub(crate) fn progress_with_message(&self, total: u64) -> ProgressBar {
         self.bar(total, "training [{bar:30}] {human_pos}/{human_len} {prefix}\n{wide_msg}")
     }
 
     fn bar(&self, total: u64, template: &str) -> ProgressBar {
         let target = if self.quiet || self.json { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-        let style = ProgressStyle::with_template(template).expect("the template is fixed").progress_chars("=> ");
+        let style = ProgressStyle::with_template(template).expect("the template is valid").progress_chars("=> ");
         ProgressBar::with_draw_target(Some(total), target).with_style(style)
     }
 }
 
-/// Whether the reader of our output went away, which is no failure of ours.
+/// Whether an error is a closed output pipe, which is not a failure.
 pub(crate) fn is_broken_pipe(e: &anyhow::Error) -> bool {
     e.chain().any(|cause| {
         let io = cause.downcast_ref::<io::Error>().map(io::Error::kind);

@@ -1,10 +1,8 @@
-//! What does a run look like while it goes on?
-//!
-//! A bar with a line under it on a terminal, a line every few seconds elsewhere, events for programs.
+//! Progress of a training run: a bar on a terminal, a line every few seconds otherwise, events with `--json`.
 
 use crate::{
     output::Output,
-    table::{score, span},
+    table::{duration, score},
 };
 use indicatif::ProgressBar;
 use mage_train::{eval::evaluator::EvalEstimate, train::TrainEvent};
@@ -14,25 +12,25 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time between two lines where there is no terminal.
-const PAUSE: Duration = Duration::from_secs(5);
+/// Time between two lines without a terminal.
+const LINE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How much the newest update counts for the time that is left.
-const NEWEST: f64 = 0.1;
+/// Weight of the last update in the moving average of the update time.
+const SMOOTHING: f64 = 0.1;
 
-/// Shows a run as it goes.
+/// Displays the events of a training run.
 pub(crate) struct TrainingProgress {
     out: Output,
     bar: Option<ProgressBar>,
-    /// What the bar counts.
-    counting: &'static str,
+    /// Label of the bar.
+    label: &'static str,
     terminal: bool,
-    told: Instant,
+    last_line: Instant,
     updates: u64,
-    /// The best learner's score by episode, where it is known.
+    /// Bayes-adaptive optimum by episode, if known.
     bayes_adaptive: Option<Vec<f64>>,
-    /// Seconds an update takes, of late.
-    pace: Option<f64>,
+    /// Moving average of the seconds per update.
+    seconds_per_update: Option<f64>,
 }
 
 impl TrainingProgress {
@@ -40,12 +38,12 @@ impl TrainingProgress {
         TrainingProgress {
             out,
             bar: None,
-            counting: "",
+            label: "",
             terminal: std::io::stderr().is_terminal(),
-            told: Instant::now(),
+            last_line: Instant::now(),
             updates: 0,
             bayes_adaptive: None,
-            pace: None,
+            seconds_per_update: None,
         }
     }
 
@@ -53,20 +51,20 @@ impl TrainingProgress {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
         }
-        self.counting = "";
+        self.label = "";
     }
 
-    fn bar(&mut self, counting: &'static str, of: u64, from: u64) -> &ProgressBar {
-        if self.counting != counting {
+    fn bar(&mut self, label: &'static str, total: u64, position: u64) -> &ProgressBar {
+        if self.label != label {
             self.clear();
-            self.counting = counting;
+            self.label = label;
         }
         self.bar.get_or_insert_with(|| {
-            let bar = match counting {
-                TRAINING => self.out.progress_with_words(of),
-                _ => self.out.progress(of, counting),
+            let bar = match label {
+                TRAINING => self.out.progress_with_message(total),
+                _ => self.out.progress(total, label),
             };
-            bar.set_position(from);
+            bar.set_position(position);
             bar.reset_eta();
             bar
         })
@@ -89,12 +87,14 @@ impl TrainingProgress {
         match event {
             TrainEvent::Started { run, parameters, start_update, updates, memoryless, bayes_adaptive } => {
                 self.updates = updates;
-                let go = if start_update == 0 { String::new() } else { format!(", {start_update} done") };
-                self.line(&format!("{run}: {parameters} parameters, {updates} updates{go}"));
+                let completed = if start_update == 0 { String::new() } else { format!(", {start_update} completed") };
+                self.line(&format!("{run}: {parameters} parameters, {updates} updates{completed}"));
                 if let (Some(memoryless), Some(best)) = (&memoryless, &bayes_adaptive) {
                     let scores = |v: &[f64]| v.iter().map(|s| score(*s)).collect::<Vec<_>>().join("  ");
-                    let (low, high) = (scores(memoryless), scores(best));
-                    self.line(&format!("to be had by episode: {low} without memory, {high} by the best learner"));
+                    let (memoryless, best) = (scores(memoryless), scores(best));
+                    self.line(&format!(
+                        "upper bounds by episode: {memoryless} memoryless, {best} Bayes-adaptive optimum"
+                    ));
                 }
                 self.bayes_adaptive = bayes_adaptive;
             }
@@ -106,17 +106,17 @@ impl TrainingProgress {
                     self.line(&format!("warm start: {steps} steps, loss {loss:.3}"));
                 }
             }
-            TrainEvent::Evaluating { done, tasks: of } => {
-                self.bar("playing the panel", of as u64, done as u64).set_position(done as u64);
+            TrainEvent::Evaluating { done, tasks } => {
+                self.bar(EVALUATION, tasks as u64, done as u64).set_position(done as u64);
             }
             TrainEvent::Evaluated { update, memory, result } => {
-                if self.counting == "playing the panel" {
+                if self.label == EVALUATION {
                     self.clear();
                 }
-                let how = if result.exact { "expected" } else { "as played" };
+                let kind = if result.exact { "exact expectation" } else { "sampled" };
                 let blanked = if memory { "" } else { ", memory blanked" };
                 let curve: Vec<String> = result.score.iter().map(estimate).collect();
-                self.line(&format!("after {update} updates: {} by episode, {how}{blanked}", curve.join("  ")));
+                self.line(&format!("after {update} updates: score by episode {}, {kind}{blanked}", curve.join("  ")));
             }
             TrainEvent::Updated { update, metrics, timing } => self.updated(update, &metrics, &timing),
             TrainEvent::Saved { .. } => {}
@@ -128,44 +128,49 @@ impl TrainingProgress {
     }
 
     fn updated(&mut self, update: u64, metrics: &BTreeMap<String, f64>, timing: &BTreeMap<String, f64>) {
-        let took = timing.get("total").copied().unwrap_or(f64::NAN);
-        let pace = self.pace.map_or(took, |pace| pace + NEWEST * (took - pace));
-        self.pace = Some(pace);
-        let left = span(pace * self.updates.saturating_sub(update) as f64);
-        let words = words(metrics, timing, self.bayes_adaptive.as_deref());
+        let seconds = timing.get("total").copied().unwrap_or(f64::NAN);
+        let mean = self.seconds_per_update.map_or(seconds, |mean| mean + SMOOTHING * (seconds - mean));
+        self.seconds_per_update = Some(mean);
+        let left = duration(mean * self.updates.saturating_sub(update) as f64);
+        let text = update_text(metrics, timing, self.bayes_adaptive.as_deref());
         let updates = self.updates;
         let bar = self.bar(TRAINING, updates, update - 1);
         bar.set_position(update);
-        bar.set_prefix(format!("{:.1} updates/s, {left} left", 1.0 / pace));
-        bar.set_message(words.clone());
-        if !self.terminal && self.told.elapsed() >= PAUSE {
-            self.told = Instant::now();
-            self.line(&format!("update {update} of {updates}, {left} left: {words}"));
+        bar.set_prefix(format!("{:.1} updates/s, {left} left", 1.0 / mean));
+        bar.set_message(text.clone());
+        if !self.terminal && self.last_line.elapsed() >= LINE_INTERVAL {
+            self.last_line = Instant::now();
+            self.line(&format!("update {update} of {updates}, {left} left: {text}"));
         }
     }
 }
 
 const TRAINING: &str = "training";
+const EVALUATION: &str = "evaluating";
 
-/// An update in a line.
-fn words(metrics: &BTreeMap<String, f64>, timing: &BTreeMap<String, f64>, bayes_adaptive: Option<&[f64]>) -> String {
+/// Metrics of an update in one line.
+fn update_text(
+    metrics: &BTreeMap<String, f64>,
+    timing: &BTreeMap<String, f64>,
+    bayes_adaptive: Option<&[f64]>,
+) -> String {
     let at = |key: &str| metrics.get(key).copied().unwrap_or(f64::NAN);
-    let took = timing.get("total").copied().unwrap_or(f64::NAN);
+    let seconds = timing.get("total").copied().unwrap_or(f64::NAN);
     let scores: Vec<f64> = (1..).map_while(|n| metrics.get(&format!("episode_{n}/score")).copied()).collect();
     let listed: Vec<String> = scores.iter().map(|s| format!("{s:+.2}")).collect();
     let ceiling = bayes_adaptive.and_then(|b| b.get(scores.len().checked_sub(1)?));
     let ceiling = ceiling.map_or_else(String::new, |c| format!(" of {c:+.2}"));
-    let idle = 100.0 * timing.get("rollout_tail").copied().unwrap_or(0.0) / took;
+    let idle = 100.0 * timing.get("rollout_tail").copied().unwrap_or(0.0) / seconds;
     format!(
         "score {}{ceiling} entropy {:.2} {}ep/s {}tok/s idle {idle:.0} %",
         listed.join(" "),
         at("entropy"),
-        rounded(at("rollout/episodes") / took),
-        rounded(at("tokens/trained") / took),
+        rounded(at("rollout/episodes") / seconds),
+        rounded(at("tokens/trained") / seconds),
     )
 }
 
-/// A rate in a few signs.
+/// A rate with at most four digits.
 fn rounded(rate: f64) -> String {
     match rate {
         r if r >= 1e4 => format!("{:.0}k ", r / 1e3),
@@ -174,7 +179,7 @@ fn rounded(rate: f64) -> String {
     }
 }
 
-/// A mean with its error, if it has one.
+/// A mean with its standard error; exact values have none.
 pub(crate) fn estimate(e: &EvalEstimate) -> String {
     if e.se == 0.0 { score(e.mean) } else { format!("{} ± {:.3}", score(e.mean), e.se) }
 }
@@ -184,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_update_says_how_far_it_is_from_the_ceiling_and_how_fast_it_goes() {
+    fn update_text_contains_scores_ceiling_and_throughput() {
         let of = |pairs: &[(&str, f64)]| pairs.iter().map(|(k, v)| ((*k).to_owned(), *v)).collect();
         let metrics = of(&[
             ("episode_1/score", 0.1),
@@ -195,7 +200,7 @@ mod tests {
         ]);
         let timing = of(&[("total", 0.5), ("rollout_tail", 0.05)]);
         assert_eq!(
-            words(&metrics, &timing, Some(&[0.125, 0.238])),
+            update_text(&metrics, &timing, Some(&[0.125, 0.238])),
             "score +0.10 +0.20 of +0.24 entropy 0.50 1.4k ep/s 40k tok/s idle 10 %"
         );
     }

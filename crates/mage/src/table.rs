@@ -1,9 +1,9 @@
-//! How are numbers laid out at a terminal?
+//! Text tables and number formats.
 
 use crate::output::{BOLD, styled};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
-/// A table of numbers: the first column to the left, the others to the right.
+/// A table of numbers: the first column left-aligned, the others right-aligned.
 pub(crate) fn table<R>(header: &[&str], rows: R) -> String
 where
     R: IntoIterator<Item = Vec<String>>,
@@ -11,7 +11,7 @@ where
     layout(header, rows, CellAlignment::Right)
 }
 
-/// No wider than the terminal; the header stands out, the rest is plain, so that it can be copied.
+/// Lays out a table within the width of the terminal, with a bold header.
 fn layout<R>(header: &[&str], rows: R, alignment: CellAlignment) -> String
 where
     R: IntoIterator<Item = Vec<String>>,
@@ -24,7 +24,7 @@ where
         column.set_padding((0, 2));
         column.set_cell_alignment(if i == 0 { CellAlignment::Left } else { alignment });
     }
-    // A terminal that does not know its width says 0; a table squeezed into that is unreadable.
+    // Some terminals report a width of 0.
     if table.width().is_some_and(|w| w < 20) {
         table.set_content_arrangement(ContentArrangement::Disabled);
     }
@@ -41,12 +41,12 @@ fn trim_lines(text: &str) -> String {
 
 /// A signed score with three decimals.
 pub(crate) fn score(x: f64) -> String {
-    // "-0.000" would be a lie about the sign.
+    // Values that round to zero have no sign.
     let x = if x.abs() < 0.0005 { 0.0 } else { x };
     format!("{x:.3}")
 }
 
-/// A table of texts, all columns to the left.
+/// A table of texts, all columns left-aligned.
 pub(crate) fn columns<R>(header: &[&str], rows: R) -> String
 where
     R: IntoIterator<Item = Vec<String>>,
@@ -54,8 +54,8 @@ where
     layout(header, rows, CellAlignment::Left)
 }
 
-/// A stretch of time for people.
-pub(crate) fn span(seconds: f64) -> String {
+/// A duration in seconds, minutes or hours.
+pub(crate) fn duration(seconds: f64) -> String {
     match seconds {
         s if s < 100.0 => format!("{s:.0} s"),
         s if s < 6000.0 => format!("{:.1} min", s / 60.0),

@@ -1,13 +1,10 @@
-//! TaskSelection did the user ask to meet?
-//!
-//! Turns `--population`, `--opponent`, `--seat`, `--split` and `--option` into one population, or says what is wrong with
-//! them.
+//! Builds a population from `--population`, `--opponent`, `--seat`, `--split` and `--option`.
 
 use crate::{App, cli::TaskSelection, output::Output, usage};
 use mage_env::{EnvSpec, OpponentSpec, Population, PopulationMember};
 use std::{path::Path, sync::Arc};
 
-/// The environment and the population the user asked for.
+/// The environment and the population of a command line.
 pub(crate) fn select(
     app: &App,
     env: &str,
@@ -36,40 +33,40 @@ pub(crate) fn select(
         }
         population.seats = (0..seats).map(|s| f64::from(u8::from(s == seat))).collect();
     }
-    for setting in &selection.options {
+    for option in &selection.options {
         let (key, value) =
-            setting.split_once('=').ok_or_else(|| usage(format!("--option {setting}: write it as KEY=VALUE")))?;
-        // A value that reads as JSON (a number, true, a list) is that; anything else is text.
+            option.split_once('=').ok_or_else(|| usage(format!("--option {option}: expected KEY=VALUE")))?;
+        // A value that is valid JSON (a number, true, a list) is parsed; anything else is a string.
         let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
         population.set(key, value);
     }
     if selection.skip_bad {
         if !env_spec.info().options.iter().any(|o| o.key == "skip_bad") {
-            return Err(usage(format!("--skip-bad is for environments that read many game files; {env} does not")));
+            return Err(usage(format!("--skip-bad requires an environment with game files; {env} has none")));
         }
         population.set("skip_bad", true.into());
     }
-    // Mistakes stand in the file, where there is one and nothing was put over it.
-    let written =
+    // Errors refer to the file, unless options override its content.
+    let file =
         selection.population.as_deref().filter(|_| selection.opponent.is_empty() && selection.options.is_empty());
-    let place = written.map_or_else(|| format!("population of {env}"), str::to_owned);
-    let usage_in_file = |e| usage_in(written.unwrap_or_default(), &e);
-    population.validate(&place).map_err(usage)?;
+    let source = file.map_or_else(|| format!("population of {env}"), str::to_owned);
+    let usage_in_file = |e| usage_in(file.unwrap_or_default(), &e);
+    population.validate(&source).map_err(usage)?;
     if population.opponents.is_empty() && !env_spec.info().opponents.is_empty() {
-        return Err(usage(format!("{place}: it has no opponents; add an [[opponent]]")));
+        return Err(usage(format!("{source}: no opponents; add an [[opponent]]")));
     }
     env_spec.check(&population).map_err(usage_in_file)?;
     population.in_split(selection.split()).map_err(usage_in_file)?;
     Ok((env_spec, population))
 }
 
-/// A mistake of the user's, with the file it stands in, where there is one.
+/// A usage error, prefixed with the file if the message does not contain it.
 pub(crate) fn usage_in(file: &str, e: &mage_env::Error) -> anyhow::Error {
-    let said = e.to_string();
-    if file.is_empty() || said.contains(file) { usage(said) } else { usage(format!("{file}: {said}")) }
+    let message = e.to_string();
+    if file.is_empty() || message.contains(file) { usage(message) } else { usage(format!("{file}: {message}")) }
 }
 
-/// Says what the user should know before anything is played. Reads the data of a split, where it has any.
+/// Prints the environment's warnings about a split, for which it may read the split's data.
 pub(crate) fn print_warnings(
     env_spec: &dyn EnvSpec,
     population: &Population,
@@ -80,7 +77,7 @@ pub(crate) fn print_warnings(
     Ok(())
 }
 
-/// A file, or a population the environment brings along.
+/// Reads a population file, or finds a built-in population.
 pub(crate) fn read_population(env_spec: &dyn EnvSpec, name: &str) -> anyhow::Result<Population> {
     if let Some((_, population)) = env_spec.populations().into_iter().find(|(n, _)| *n == name) {
         return Ok(population);
@@ -89,15 +86,13 @@ pub(crate) fn read_population(env_spec: &dyn EnvSpec, name: &str) -> anyhow::Res
     if !path.exists() && !name.contains(['/', '.']) {
         let known: Vec<_> = env_spec.populations().into_iter().map(|(n, _)| n).collect();
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-        return Err(usage(format!(
-            "there is no file {name}, and no built-in population of that name (there are: {known})"
-        )));
+        return Err(usage(format!("{name} is neither a file nor a built-in population (available: {known})")));
     }
     Population::from_file(path).map_err(usage)
 }
 
-/// An opponent by its name in the population, else by its kind, else by its name in a population that the environment brings
-/// along; put into the chosen split. A name nobody knows is left as a kind, for the environment to refuse.
+/// Finds an opponent by its name in the population, by its kind, or by its name in a built-in population, and assigns it to the
+/// split. An unknown name becomes a kind, which the environment then rejects.
 fn member(env_spec: &dyn EnvSpec, population: &Population, name: &str, split: &str) -> PopulationMember {
     let named = |p: &Population| p.opponents.iter().find(|m| m.spec.name == name).cloned();
     let is_kind = || env_spec.info().opponents.iter().any(|(kind, _)| kind == name);
@@ -107,7 +102,7 @@ fn member(env_spec: &dyn EnvSpec, population: &Population, name: &str, split: &s
         spec: OpponentSpec::of_kind(name),
         ..PopulationMember::in_domain(name, 1.0)
     });
-    // Its weight was meant for the company it comes from.
+    // A weight is relative to the opponents of its own population.
     PopulationMember {
         splits: vec![split.to_owned()],
         weight: if named(population).is_some() { found.weight } else { 1.0 },

@@ -1,4 +1,4 @@
-//! Households on the command line.
+//! Tests of the ALFWorld environment on the command line.
 
 mod common;
 
@@ -9,28 +9,28 @@ fn json(args: &[&str]) -> serde_json::Value {
     common::json(&mage(args))
 }
 
-/// How many were won in an episode, from 0, of all.
+/// Win rate of an episode, from 0.
 fn won(report: &serde_json::Value, episode: usize) -> f64 {
     report["summary"]["overall"]["by_episode"][episode]["won"]["rate"].as_f64().unwrap()
 }
 
-/// The folder of official games.
+/// The directory of official games.
 fn official() -> Option<PathBuf> {
     data("alfworld")
 }
 
 #[test]
-fn a_person_can_act() {
+fn alfworld_can_be_played_interactively() {
     let input = "dance\ngo to garb\ninventory\nq\n";
     let shown = text(&mage_with_input(&["play", "alfworld", "--seed", "4", "--episodes", "1"], input));
     assert!(shown.contains("-= Welcome to TextWorld, ALFRED! =-") && shown.contains("Your task is to: "), "{shown}");
-    assert!(shown.contains("dance is not possible here"), "{shown}");
+    assert!(shown.contains("dance is not legal here"), "{shown}");
     assert!(shown.contains("You arrive at garbagecan 1. On the garbagecan 1"), "{shown}");
     assert!(shown.contains("You are not carrying anything."), "{shown}");
 }
 
 #[test]
-fn agents_that_go_by_rule_are_measured_in_every_split() {
+fn scripted_agents_are_evaluated_in_every_split() {
     let report = |extra: &[&str]| {
         let base = ["eval", "--env", "alfworld", "--tasks", "40", "--seeds", "1", "--episodes", "2", "--json"];
         json(&[&base[..], extra].concat())
@@ -41,12 +41,16 @@ fn agents_that_go_by_rule_are_measured_in_every_split() {
         assert_eq!(won(&report(&held_out), 1), 1.0, "{split}");
     }
     assert!(won(&report(&["--policy", "random"]), 1) < 0.2);
-    assert_eq!(won(&report(&["--policy", "expert", "--max-turns", "1"]), 1), 0.0, "no task takes one command");
+    assert_eq!(
+        won(&report(&["--policy", "expert", "--max-turns", "1"]), 1),
+        0.0,
+        "no task is solvable with one command"
+    );
     assert_eq!(won(&report(&["--policy", "expert", "--option", "tasks=heat"]), 0), 1.0);
 }
 
 #[test]
-fn what_is_needed_to_play_or_write_files_is_said() {
+fn missing_data_and_unsupported_options_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
     let cases: &[(&[&str], i32, &str)] = &[
@@ -64,7 +68,7 @@ fn what_is_needed_to_play_or_write_files_is_said() {
 }
 
 #[test]
-fn recordings_are_replayed() {
+fn recordings_of_the_original_are_replayed() {
     let Some(folder) = official() else { return };
     let data = folder.to_str().unwrap();
     let golden = folder.join("textworld_traces.jsonl.gz");
@@ -72,7 +76,7 @@ fn recordings_are_replayed() {
     let output = mage(&args);
     assert!(output.status.success() && text(&output).contains("all equal"), "{}", text(&output));
     assert_eq!(json(&[&args[..], &["--json"]].concat())["different"], 0);
-    // A recording that says otherwise is told apart.
+    // A different recording is reported.
     let mut unpacked = String::new();
     let mut packed = flate2::read::MultiGzDecoder::new(std::fs::File::open(golden).unwrap());
     std::io::Read::read_to_string(&mut packed, &mut unpacked).unwrap();
@@ -85,7 +89,7 @@ fn recordings_are_replayed() {
 }
 
 #[test]
-fn written_games_are_played_like_official_ones_and_bad_files_are_named() {
+fn generated_games_can_be_played_and_invalid_files_are_reported() {
     let Some(folder) = official() else { return };
     let out = tempfile::tempdir().unwrap();
     let path = out.path().to_str().unwrap();
@@ -100,7 +104,7 @@ fn written_games_are_played_like_official_ones_and_bad_files_are_named() {
 
     let whole = std::fs::read(files[2]).unwrap();
     std::fs::write(files[2], &whole[..whole.len() / 3]).unwrap();
-    // A file that makes no sense is the user's to mend, whichever command comes upon it.
+    // An invalid game file is a usage error in every command.
     let play = ["play", "alfworld", "--population", "official", "--split", "train", "--option", &data];
     let game = format!("game={}", files[2].strip_prefix(path).unwrap().trim_start_matches('/'));
     let one = mage(&[&play[..], &["--option", &game]].concat());

@@ -1,4 +1,4 @@
-//! Rooms on the command line.
+//! Tests of the Sokoban environment on the command line.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::{command, data, json, mage, mage_with_input, stderr, stdout};
 use serde_json::Value;
 
 #[test]
-fn sokoban_is_played_in_turns_of_moves() {
+fn a_sokoban_turn_consists_of_several_moves() {
     let args = ["play", "sokoban", "--seed", "4", "--episodes", "1"];
     let output = mage_with_input(&args, b"north\nup\nu, l, d\nright right\nq\n");
     let text = stdout(&output);
@@ -14,18 +14,18 @@ fn sokoban_is_played_in_turns_of_moves() {
     assert_eq!(text.matches("the answer names no move").count(), 1, "{text}");
     assert!(text.contains("████████████") && text.contains("(up to 3 of up/down/left/right/still)"), "{text}");
     let long = mage_with_input(&args, "u u u u\nq\n");
-    assert!(stdout(&long).contains("too much for one turn: up to 3 of up, down"), "{}", stdout(&long));
+    assert!(stdout(&long).contains("too many moves for one turn: up to 3 of up, down"), "{}", stdout(&long));
 }
 
 #[test]
-fn standing_still_is_a_move() {
+fn still_is_a_legal_move() {
     let output = mage_with_input(&["play", "sokoban", "--seed", "3", "--episodes", "1"], "still\nup still\nq\n");
-    assert!(output.status.success() && !stdout(&output).contains("not possible"), "{}", stdout(&output));
+    assert!(output.status.success() && !stdout(&output).contains("not legal"), "{}", stdout(&output));
 }
 
-/// A level with everything that can stand in a room, played with other turns than usual.
+/// A level with every kind of cell, with non-default turns.
 #[test]
-fn the_rules_explain_every_sign_that_is_drawn_and_the_turns_there_are() {
+fn the_rules_explain_every_displayed_symbol_and_the_turns() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("level.txt");
     std::fs::write(&path, "########\n#@.$ * #\n#      #\n########\n").unwrap();
@@ -55,46 +55,46 @@ fn the_rules_explain_every_sign_that_is_drawn_and_the_turns_there_are() {
     assert_eq!(signs.len(), 6, "{signs:?}");
     let explained = |sign: &String| rules.contains(&format!("{} is", sign.trim_end()));
     assert!(signs.iter().all(explained), "{signs:?}\n{rules}");
-    assert!(!rules.contains("# is a wall"), "the letters of the agents' view: {rules}");
+    assert!(!rules.contains("# is a wall"), "symbols of the agents' view: {rules}");
     assert!(
-        rules.contains("An episode has 4 turns. Possible here: up to 5 of up, down, left, right, still"),
+        rules.contains("An episode has at most 4 turns. Legal here: up to 5 of up, down, left, right, still"),
         "{rules}"
     );
-    assert!(!shown.contains("names no move"), "first letters will do in any turn: {shown}");
+    assert!(!shown.contains("names no move"), "prefixes are accepted: {shown}");
 }
 
 #[test]
-fn what_was_earned_counts_when_the_turns_run_out() {
+fn the_score_of_a_truncated_episode_is_its_reward() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("level.txt");
     std::fs::write(&path, "########\n#@$.   #\n#  $  .#\n########\n").unwrap();
     let levels = format!("levels={}", path.display());
     let args = ["play", "sokoban", "--episodes", "1", "--max-turns", "1", "--option", &levels];
     let said = stdout(&mage_with_input(&args, "r\n"));
-    assert!(said.contains("You ran out of turns.") && said.contains("total +0.9"), "{said}");
+    assert!(said.contains("No turns left.") && said.contains("total +0.9"), "{said}");
     let events = stdout(&mage_with_input(&[&args[..], &["--json"]].concat(), "right\n"));
-    let close: Value = serde_json::from_str(events.lines().last().unwrap()).unwrap();
-    assert!((close["scores"][0]["score"].as_f64().unwrap() - 0.9).abs() < 1e-6, "{close}");
+    let finished: Value = serde_json::from_str(events.lines().last().unwrap()).unwrap();
+    assert!((finished["results"][0]["score"].as_f64().unwrap() - 0.9).abs() < 1e-6, "{finished}");
 }
 
 #[test]
-fn ceilings_are_told_by_split() {
-    // Somewhere without level files.
+fn upper_bounds_are_reported_by_split() {
+    // A directory without level files.
     let dir = tempfile::tempdir().unwrap();
     let mage = |args: &[&str]| command().args(args).env_remove("MAGE_DATA").current_dir(dir.path()).output().unwrap();
     let report = json(&mage(&["env", "show", "sokoban", "--oracles", "--json"]));
     let splits = report["oracles"]["splits"].as_array().unwrap();
     for name in ["train", "in-domain", "out-of-domain"] {
         let split = splits.iter().find(|s| s["split"] == name).unwrap();
-        assert_eq!((&split["tasks"], &split["turns"]), (&1000.into(), &7.into()));
-        assert_eq!((&split["solvable_in_time"]["rate"], &split["undecided"]), (&1.0.into(), &0.into()));
-        let moves = split["least"]["fewest moves"]["mean"].as_f64().unwrap();
-        let pushes = split["least"]["fewest pushes"]["mean"].as_f64().unwrap();
+        assert_eq!((&split["tasks"], &split["max_turns"]), (&1000.into(), &7.into()));
+        assert_eq!((&split["solvable"]["rate"], &split["undecided"]), (&1.0.into(), &0.into()));
+        let moves = split["optimal"]["fewest moves"]["mean"].as_f64().unwrap();
+        let pushes = split["optimal"]["fewest pushes"]["mean"].as_f64().unwrap();
         assert!(pushes > 1.0 && moves > pushes && moves < 21.0, "{moves} {pushes}");
-        let random = &split["won_at_random"];
+        let random = &split["random_win_rate"];
         assert!(random["rate"].as_f64().unwrap() < 0.2 && random["interval"]["high"].as_f64().unwrap() < 0.25);
     }
-    let absent = report["oracles"]["left_out"].as_object().unwrap();
+    let absent = report["oracles"]["unavailable"].as_object().unwrap();
     assert_eq!(absent.keys().collect::<Vec<_>>(), ["boxoban", "boxoban-hard", "boxoban-medium"]);
     assert!(absent["boxoban"].as_str().unwrap().contains("set MAGE_DATA"), "{absent:?}");
     let one = stdout(&mage(&["env", "show", "sokoban", "--oracles", "--split", "train"]));
@@ -106,7 +106,7 @@ fn ceilings_are_told_by_split() {
 }
 
 #[test]
-fn splits_are_listed_with_their_turns() {
+fn splits_are_listed_with_their_maximum_turns() {
     let said = stdout(&mage(&["env", "show", "sokoban"]));
     for split in ["train", "in-domain", "out-of-domain", "boxoban", "boxoban-medium", "boxoban-hard"] {
         assert!(said.lines().any(|l| l.split_whitespace().next() == Some(split)), "{split}: {said}");
@@ -116,13 +116,13 @@ fn splits_are_listed_with_their_turns() {
         let splits = report["splits"].as_array().unwrap();
         splits.iter().find(|s| s["name"] == name).unwrap()["max_turns"].as_u64().unwrap()
     };
-    assert_eq!(turns("train"), 21, "as many moves as before, one a turn");
+    assert_eq!(turns("train"), 21, "the same number of moves, one per turn");
     assert_eq!([turns("boxoban"), turns("boxoban-medium"), turns("boxoban-hard")], [90, 150, 150]);
 }
 
-/// In the paper's seven turns of three moves few Boxoban levels can be won.
+/// Boxoban splits have more turns than the paper's seven, in which few Boxoban levels can be won.
 #[test]
-fn boxoban_levels_can_be_won_in_their_own_turns() {
+fn boxoban_levels_are_solvable_within_their_maximum_turns() {
     if data("sokoban").is_none() {
         return;
     }
@@ -151,7 +151,7 @@ fn boxoban_levels_can_be_won_in_their_own_turns() {
 }
 
 #[test]
-fn levels_that_make_no_sense_are_named() {
+fn invalid_levels_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("level.txt");
     let option = format!("levels={}", path.display());
@@ -159,14 +159,14 @@ fn levels_that_make_no_sense_are_named() {
         &["play", "sokoban", "--option", &option],
         &["eval", "--env", "sokoban", "--policy", "optimal", "--tasks", "2", "--option", &option],
     ];
-    let refused = |expected: &str| {
+    let assert_rejected = |expected: &str| {
         for args in commands {
             let output = mage(args);
             assert_eq!(output.status.code(), Some(2), "{args:?}");
             assert!(stderr(&output).contains(expected), "{}", stderr(&output));
         }
     };
-    refused("level.txt: no such level file or directory\n");
+    assert_rejected("level.txt: no such level file or directory\n");
     for (level, expected) in [
         ("", "contains no level"),
         ("#####\n# $.#\n#####\n", "level at line 1: there is no player"),
@@ -175,7 +175,7 @@ fn levels_that_make_no_sense_are_named() {
         ("#####\n#@$x#\n#####\n", "line 2: `x` in column 4 is not a level character"),
     ] {
         std::fs::write(&path, level).unwrap();
-        refused(expected);
+        assert_rejected(expected);
     }
     std::fs::write(&path, "#####\n#@$.#\n#####\n").unwrap();
     for args in commands {
@@ -186,7 +186,7 @@ fn levels_that_make_no_sense_are_named() {
 }
 
 #[test]
-fn sokoban_is_evaluated_by_rule_in_every_split() {
+fn scripted_agents_are_evaluated_in_every_split() {
     let report = |extra: &[&str]| {
         let base = ["eval", "--env", "sokoban", "--tasks", "60", "--seeds", "1", "--episodes", "2", "--json"];
         json(&mage(&[&base[..], extra].concat()))
@@ -197,14 +197,14 @@ fn sokoban_is_evaluated_by_rule_in_every_split() {
     }
     assert!(won(&report(&["--policy", "random"])) < 0.3);
     assert_eq!(won(&report(&["--policy", "optimal", "--option", "step_rules=faithful", "--option", "boxes=1"])), 1.0);
-    assert_eq!(won(&report(&["--policy", "optimal", "--max-turns", "1"])), 0.0, "three moves solve nothing");
+    assert_eq!(won(&report(&["--policy", "optimal", "--max-turns", "1"])), 0.0, "no task is solvable in three moves");
 }
 
 #[test]
-fn sokoban_recordings_are_compared() {
+fn recordings_of_the_original_are_compared() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("rooms.jsonl");
-    // One room made by hand: retried, so that only its views and steps are compared.
+    // A hand-made room, marked as retried, so that only its views and steps are compared.
     let room = |reward: &str| {
         format!(
             r##"{{"dim":[3,5],"boxes":1,"search_depth":30,"max_steps":30,"seed":1,"retried_with_hash_seed":true,
@@ -227,22 +227,18 @@ fn sokoban_recordings_are_compared() {
     assert_eq!(report["different"], 1);
     assert!(report["first"]["place"].as_str().unwrap().contains("line 1 (seed 1, 3 by 5, 1 boxes), step 1 (action 4)"));
     assert!(report["first"]["expected"].as_str().unwrap().contains("10.8"));
-    // What a record lacks cannot be compared, and a misspelt key is as good as none: both are said.
-    let lacking = json(&conform(&room("10.9").replace("\"shortest\"", "\"shortst\"")));
-    assert_eq!(lacking["skipped"]["shortest solutions of records without `shortest`"], 1);
-    assert_eq!((&lacking["ignored"]["shortst"], &lacking["compared"]["steps"]), (&1.into(), &1.into()));
-    assert!(lacking["compared"].get("shortest solutions").is_none());
-    let lacking = json(&conform(&room("10.9").replace("\"steps\"", "\"stesp\"")));
-    assert_eq!(lacking["skipped"]["steps of records without `steps`"], 1);
-    assert!(lacking["compared"].get("steps").is_none());
+    // Missing and misspelt keys are reported.
+    let incomplete = json(&conform(&room("10.9").replace("\"shortest\"", "\"shortst\"")));
+    assert_eq!(incomplete["skipped"]["shortest solutions of records without `shortest`"], 1);
+    assert_eq!((&incomplete["ignored"]["shortst"], &incomplete["compared"]["steps"]), (&1.into(), &1.into()));
+    assert!(incomplete["compared"].get("shortest solutions").is_none());
+    let incomplete = json(&conform(&room("10.9").replace("\"steps\"", "\"stesp\"")));
+    assert_eq!(incomplete["skipped"]["steps of records without `steps`"], 1);
+    assert!(incomplete["compared"].get("steps").is_none());
     let said = mage(&["env", "conform", "sokoban", "--golden", path.to_str().unwrap()]);
-    assert!(
-        stdout(&said).contains("1 with a key that is not known and was not looked at: `stesp`"),
-        "{}",
-        stdout(&said)
-    );
+    assert!(stdout(&said).contains("1 with the unknown key `stesp`, which was ignored"), "{}", stdout(&said));
     let unreadable = conform("{}\n");
     assert_eq!(unreadable.status.code(), Some(2));
     assert!(stderr(&unreadable).contains("line 1: not a recorded room"));
-    assert_eq!(conform("").status.code(), Some(1), "nothing compared is no success");
+    assert_eq!(conform("").status.code(), Some(1), "without a comparison the command fails");
 }

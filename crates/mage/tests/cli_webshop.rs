@@ -1,4 +1,4 @@
-//! The shop on the command line.
+//! Tests of the WebShop environment on the command line.
 
 mod common;
 
@@ -6,22 +6,19 @@ use common::{command, data, json, mage, mage_with_input, text};
 use std::io::Write;
 
 #[test]
-fn a_person_can_shop() {
+fn webshop_can_be_played_interactively() {
     let input = "click[buy now]\nsearch[running shoes]\nnext\nI1\nb\ndesc\n< p\nBuy\n";
     let output = mage_with_input(&["play", "webshop", "--episodes", "1", "--seed", "7"], input);
     let shown = text(&output);
     assert!(output.status.success(), "{shown}");
-    assert!(
-        shown.contains("Instruction: Look for ") && shown.contains("click[buy now] is not possible here"),
-        "{shown}"
-    );
-    assert!(shown.contains("b may be click[back to search], click[buy now]; type more of it"), "{shown}");
+    assert!(shown.contains("Instruction: Look for ") && shown.contains("click[buy now] is not legal here"), "{shown}");
+    assert!(shown.contains("b is ambiguous: click[back to search], click[buy now]"), "{shown}");
     assert!(shown.contains("Page 2 (Total results: ") && shown.contains("[Buy Now]"), "{shown}");
     assert!(shown.contains("Thank you for shopping") && shown.contains("Your score: 0."), "{shown}");
 }
 
 #[test]
-fn agents_that_go_by_rule_are_measured() {
+fn scripted_agents_are_evaluated() {
     let eval = |policy: &str| {
         let args = [
             "eval",
@@ -45,20 +42,20 @@ fn agents_that_go_by_rule_are_measured() {
     };
     assert_eq!(passed(&eval("oracle"), 0), 1.0);
     let heuristic = eval("heuristic");
-    assert!(passed(&heuristic, 2) > passed(&heuristic, 0), "later episodes try something else");
+    assert!(passed(&heuristic, 2) > passed(&heuristic, 0), "later episodes explore");
     let won = |k: usize| heuristic["summary"]["overall"]["by_episode"][k]["won"]["rate"].as_f64().unwrap();
-    assert!(won(2) >= won(1) && won(1) >= won(0), "and what was perfect is bought again");
+    assert!(won(2) >= won(1) && won(1) >= won(0), "a perfect purchase is repeated");
     assert!(passed(&eval("random"), 2) < passed(&heuristic, 2));
 }
 
 #[test]
-fn recordings_are_replayed() {
+fn recordings_of_the_original_are_replayed() {
     let Some(folder) = data("webshop") else { return };
     let golden = folder.join("search_goldens.jsonl.gz");
     let args = ["env", "conform", "webshop", "--golden", golden.to_str().unwrap(), "--data", folder.to_str().unwrap()];
     let output = mage(&args);
     assert!(output.status.success() && text(&output).contains("all equal"), "{}", text(&output));
-    // A recording that says otherwise is told apart.
+    // A different recording is reported.
     let mut other = tempfile::NamedTempFile::new().unwrap();
     writeln!(other, "{{\"query\": \"console table\", \"hits\": [[\"B000000000\", 1.0]]}}").unwrap();
     let name = other.path().to_str().unwrap();
@@ -69,7 +66,7 @@ fn recordings_are_replayed() {
 }
 
 #[test]
-fn catalogues_that_make_no_sense_are_named_by_file_and_field() {
+fn invalid_catalogues_are_reported_with_file_and_field() {
     let dir = tempfile::tempdir().unwrap();
     let data = format!("data={}", dir.path().display());
     let good = r#"{"asin": "B01", "name": "Red Cup", "full_description": "", "small_description": ["Holds tea."],
@@ -83,14 +80,14 @@ fn catalogues_that_make_no_sense_are_named_by_file_and_field() {
     let play = ["play", "webshop", "--quiet", "--option", "catalogue=official", "--option", data.as_str()];
     let eval = ["eval", "--env", "webshop", "--policy", "random", "--tasks", "2", "--option", "catalogue=official"];
     let eval = [&eval[..], &["--option", data.as_str()]].concat();
-    let refused = |expected: &str| {
+    let assert_rejected = |expected: &str| {
         for args in [&play[..], &eval] {
             let output = mage(args);
             assert_eq!(output.status.code(), Some(2), "{args:?}: {}", text(&output));
             assert!(text(&output).contains(expected), "{}", text(&output));
         }
     };
-    refused("neither items_shuffle.json nor ");
+    assert_rejected("neither items_shuffle.json nor ");
     for (products, expected) in [
         ("[]".to_owned(), "items_shuffle.json: the catalogue is empty"),
         (
@@ -107,33 +104,33 @@ fn catalogues_that_make_no_sense_are_named_by_file_and_field() {
         ("\u{0}".to_owned(), "items_shuffle.json: not a list of products"),
     ] {
         write(&products);
-        refused(expected);
+        assert_rejected(expected);
     }
     let skipped = [&play[..], &["--option", "duplicates=skip", "--split", "train"]].concat();
     write(&format!("[{good}, {good}]"));
     let output = mage_with_input(&skipped, "search[cup]\nB01\nbuy\n");
     assert!(text(&output).contains("You won."), "{}", text(&output));
-    let said = text(&output);
-    assert!(said.contains("note: 1 entry of the product list skipped because of a duplicate id"), "{said}");
+    let shown = text(&output);
+    assert!(shown.contains("warning: 1 entry of the product list skipped because of a duplicate id"), "{shown}");
 
-    // What the original does without a word is said.
+    // Silent defaults of the original cause a warning.
     write(&format!("[{}]", good.replace("\"pricing\": \"$5\", ", "")));
     let said = text(&mage_with_input(&[&play[..], &["--split", "train"]].concat(), "search[cup]\nq\n"));
-    assert!(said.contains("note: 1 entry of the product list without a price: each costs $100"), "{said}");
+    assert!(said.contains("warning: 1 entry of the product list without a price: each costs $100"), "{said}");
     assert!(said.contains("$100.0"), "{said}");
 
-    // Why there is nothing to do is said too.
+    // An empty split is an error with the reason.
     write(&format!("[{good}]"));
-    refused(
+    assert_rejected(
         "split in-domain: contains none of the catalogue's 1 goals (train 1, in-domain 0, out-of-domain 0, none 0)",
     );
     std::fs::write(dir.path().join("items_ins_v2.json"), "{}").unwrap();
-    refused("none of the 1 products has an `instruction` in items_ins_v2*.json");
+    assert_rejected("none of the 1 products has an `instruction` in items_ins_v2*.json");
 }
 
-/// Duplicates do not matter to a replay, but it says that it passed over them.
+/// Duplicates do not affect a replay, but are reported.
 #[test]
-fn a_replay_says_what_it_passed_over() {
+fn a_replay_reports_skipped_entries() {
     let dir = tempfile::tempdir().unwrap();
     let cup = r#"{"asin": "B01", "name": "Red Cup", "full_description": "", "small_description": [], "pricing": "$5",
         "customization_options": {}, "category": "garden", "query": "cups", "product_category": "A"}"#;
@@ -150,7 +147,7 @@ fn a_replay_says_what_it_passed_over() {
 }
 
 #[test]
-fn recordings_that_make_no_sense_are_named_by_line_and_key() {
+fn invalid_recordings_are_reported_with_line_and_key() {
     let dir = tempfile::tempdir().unwrap();
     let golden = dir.path().join("searches.jsonl");
     std::fs::write(&golden, "{\"query\": \"shoe\", \"hits\": [], \"seeed\": 1}\n").unwrap();
@@ -162,12 +159,12 @@ fn recordings_that_make_no_sense_are_named_by_line_and_key() {
         assert_eq!(output.status.code(), Some(2), "{}", text(&output));
         text(&output)
     };
-    // Nothing beside the recording: where it was looked for, and what to say.
+    // Without data files next to the recording: the error names the directory and the option.
     let said = conform(&["searches.jsonl"]);
     assert!(said.contains(".: neither items_shuffle.json nor ") && said.contains("with --data"), "{said}");
     let said = conform(&["no.jsonl"]);
     assert!(said.contains("cannot read no.jsonl"), "{said}");
-    // The folder that git ignores is found without a word.
+    // The default data directory is found without options.
     let cup = r#"[{"asin": "B01", "name": "Red Cup", "full_description": "", "small_description": [], "pricing": "$5",
         "customization_options": {}, "category": "garden", "query": "cups", "product_category": "A"}]"#;
     std::fs::create_dir_all(dir.path().join("data/webshop")).unwrap();

@@ -9,7 +9,7 @@ use axum::{
     response::IntoResponse,
     routing::{get, post},
 };
-use common::{elsewhere, made, mage, text};
+use common::{create_model, mage, text, unreachable_engines};
 use mage_engine::Renderer;
 use serde_json::{Value, json};
 use std::{
@@ -122,7 +122,7 @@ async fn tokens(
 
 /// The output of doctor for this vLLM server, without a trainer.
 fn doctor(model: &str, server: &TestServer, more: &[&str]) -> String {
-    let sets = elsewhere(model);
+    let sets = unreachable_engines(model);
     let servers = format!("vllm.servers=[\"{}\"]", server.url);
     let sets = sets.iter().map(String::as_str).chain(["--set", &servers]);
     let more = more.iter().flat_map(|set| ["--set", set]);
@@ -152,7 +152,7 @@ fn start_trainer_that_fails_to_compute(model: &str) -> TestServer {
 #[test]
 fn doctor_reports_why_a_trainer_could_not_be_compared() {
     let dir = tempfile::tempdir().expect("a folder");
-    let model = made(dir.path());
+    let model = create_model(dir.path());
     let trainer = start_trainer_that_fails_to_compute(&model);
     let right = |r: &Renderer, words: &str| r.encode_trusted(words).ok();
     let sampler = Vllm::start(&model, 4096, right);
@@ -169,11 +169,11 @@ const CONTEXT: &str = "accepts the recipe's longest sequence";
 #[test]
 fn doctor_compares_tokenizers_on_texts_and_control_tokens() {
     let dir = tempfile::tempdir().expect("a folder");
-    let model = made(dir.path());
+    let model = create_model(dir.path());
     let right = |r: &Renderer, words: &str| r.encode_trusted(words).ok();
     let output = doctor(&model, &Vllm::start(&model, 4096, right), &[]);
     assert!(line(&output, TOKENIZER).starts_with("ok ") && output.contains("of 7 texts"), "{output}");
-    // The same vocabulary without control tokens.
+    // The local vocabulary without control tokens.
     let plain = |r: &Renderer, words: &str| r.encode(words).ok();
     let output = doctor(&model, &Vllm::start(&model, 4096, plain), &[]);
     assert!(line(&output, TOKENIZER).starts_with("FAIL") && output.contains("<|im_"), "{output}");
@@ -186,7 +186,7 @@ fn doctor_compares_tokenizers_on_texts_and_control_tokens() {
 #[test]
 fn doctor_checks_the_context_length() {
     let dir = tempfile::tempdir().expect("a folder");
-    let model = made(dir.path());
+    let model = create_model(dir.path());
     let right = |r: &Renderer, words: &str| r.encode_trusted(words).ok();
     let output = doctor(&model, &Vllm::start(&model, 40_960, right), &[]);
     assert!(
@@ -203,7 +203,7 @@ fn doctor_checks_the_context_length() {
 #[test]
 fn doctor_limits_the_timeout_of_a_hanging_server() {
     let dir = tempfile::tempdir().expect("a folder");
-    let model = made(dir.path());
+    let model = create_model(dir.path());
     let hangs = Vllm::start(&model, 4096, |_, _| None);
     // The smaller of the recipe's timeout and doctor's applies.
     let output = doctor(&model, &hangs, &["tinker.timeout=900"]);
@@ -218,12 +218,12 @@ fn doctor_limits_the_timeout_of_a_hanging_server() {
 fn doctor_marks_a_skipped_comparison() {
     let dir = tempfile::tempdir().expect("a folder");
     // The configuration is enough: the weights are not loaded.
-    let config = Path::new(&made(dir.path())).join("config.json");
+    let config = Path::new(&create_model(dir.path())).join("config.json");
     let mut shape: Value = serde_json::from_slice(&std::fs::read(&config).expect("there")).expect("JSON");
     shape["hidden_size"] = 4096.into();
     shape["intermediate_size"] = 16384.into();
     std::fs::write(&config, shape.to_string()).expect("written");
-    let sets = elsewhere(&config.display().to_string());
+    let sets = unreachable_engines(&config.display().to_string());
     let args: Vec<&str> = ["doctor", "--engine", "kuhn"].into_iter().chain(sets.iter().map(String::as_str)).collect();
     let output = text(&mage(&args));
     let found = line(&output, "trainer's weights match the local model");
@@ -233,7 +233,7 @@ fn doctor_marks_a_skipped_comparison() {
 #[test]
 fn doctor_checks_every_engine_when_the_first_is_unreachable() {
     let dir = tempfile::tempdir().expect("a folder");
-    let sets = elsewhere(&made(dir.path()));
+    let sets = unreachable_engines(&create_model(dir.path()));
     // Doctor's timeout applies, not the recipe's 15 minutes.
     let args: Vec<&str> = ["doctor", "--engine", "kuhn"].into_iter().chain(sets.iter().map(String::as_str)).collect();
     let out = mage(&args);

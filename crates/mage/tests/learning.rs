@@ -1,4 +1,4 @@
-//! Does it learn to adapt? The default recipe, as it stands.
+//! Test that the default recipe learns to adapt.
 
 mod common;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 #[test]
 #[cfg_attr(not(feature = "long"), ignore = "trains for minutes; run with --features long --release")]
-fn the_default_recipe_learns_to_know_its_opponents() {
+fn the_default_recipe_learns_to_adapt_to_its_opponents() {
     let dir = tempfile::tempdir().unwrap();
     for seed in ["0", "1"] {
         let run = dir.path().join(seed);
@@ -14,8 +14,8 @@ fn the_default_recipe_learns_to_know_its_opponents() {
         command.args(["train", "--quiet", "--seed", seed, "--out"]).arg(&run);
         assert!(command.status().unwrap().success());
         let result: Value = serde_json::from_slice(&std::fs::read(run.join("result.json")).unwrap()).unwrap();
-        let at = |which: &str, episode: usize, what: &str| result[which]["score"][episode][what].as_f64().unwrap();
-        // What the best policy without memory earns; 0.238 is the best learner's last episode.
+        let at = |which: &str, episode: usize, field: &str| result[which]["score"][episode][field].as_f64().unwrap();
+        // The memoryless optimum; the Bayes-adaptive optimum of the last episode is 0.238.
         let memoryless = 0.125;
         assert!(at("after", 2, "mean") >= 0.19, "{}", result["after"]);
         assert!(at("after", 2, "se") <= 0.005);

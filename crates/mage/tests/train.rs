@@ -1,4 +1,4 @@
-//! `mage train` as people use it: interrupted, resumed, refused.
+//! Tests of `mage train`: determinism, interruption, resumption, and rejected recipes.
 
 mod common;
 
@@ -54,13 +54,14 @@ fn ok(command: &mut Command) -> Output {
     output
 }
 
-fn refused(command: &mut Command) -> String {
+/// Runs a command that must fail; returns stderr.
+fn fails(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert!(!output.status.success());
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// What must not depend on how a run came to its end.
+/// Metrics, weights and optimizer state, which must not depend on interruptions.
 fn result(run: &Path) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
     let last = run.join("checkpoints/000006");
     let read = |path: PathBuf| fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
@@ -72,7 +73,7 @@ fn result(run: &Path) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
 }
 
 #[test]
-fn the_same_recipe_gives_the_same_bytes_with_one_thread_and_two() {
+fn results_are_identical_with_one_and_two_threads() {
     let dir = tempfile::tempdir().unwrap();
     let (one, two) = (dir.path().join("one"), dir.path().join("two"));
     let first = ok(&mut train(&one, &["--threads", "1"]));
@@ -80,14 +81,14 @@ fn the_same_recipe_gives_the_same_bytes_with_one_thread_and_two() {
     assert!(result(&one) == result(&two));
     assert_eq!(String::from_utf8(result(&one).0).unwrap().lines().count(), 6);
     let text = String::from_utf8(first.stdout).unwrap();
-    assert!(text.contains("best learner") && text.contains("memory blanked"), "{text}");
+    assert!(text.contains("Bayes-adaptive optimum") && text.contains("memory blanked"), "{text}");
     for file in ["recipe.resolved.toml", "run.json", "timing.jsonl", "result.json", "trajectories/000002.jsonl.zst"] {
         assert!(one.join(file).exists(), "{file}");
     }
 }
 
 #[test]
-fn a_run_killed_at_any_moment_goes_on_as_if_nothing_had_happened() {
+fn a_run_killed_at_any_time_resumes_with_identical_results() {
     let dir = tempfile::tempdir().unwrap();
     let whole = dir.path().join("whole");
     let started = Instant::now();
@@ -95,8 +96,8 @@ fn a_run_killed_at_any_moment_goes_on_as_if_nothing_had_happened() {
     let length = started.elapsed();
     let expected = result(&whole);
 
-    // Twenty moments spread over the run, start-up and checkpoints included. The run may be slower than those after it: one that
-    // ends before its moment has the next one's come earlier.
+    // Twenty kill times, spread over the run including start-up and checkpoints. Later runs may be faster than the first: if a run
+    // finishes before its kill time, the next kill times are earlier.
     let mut kills = 0;
     let mut missed = 0;
     let mut run = 0;
@@ -106,8 +107,8 @@ fn a_run_killed_at_any_moment_goes_on_as_if_nothing_had_happened() {
         let mut command = train(&path, &[]);
         loop {
             let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-            let patience = length.mul_f64(f64::from(kills * 7 % 20) / 20.0) + Duration::from_millis(20);
-            let deadline = Instant::now() + patience.div_f64(f64::from(1 << missed));
+            let delay = length.mul_f64(f64::from(kills * 7 % 20) / 20.0) + Duration::from_millis(20);
+            let deadline = Instant::now() + delay.div_f64(f64::from(1 << missed));
             let ended = loop {
                 match child.try_wait().unwrap() {
                     Some(status) => break Some(status),
@@ -128,7 +129,7 @@ fn a_run_killed_at_any_moment_goes_on_as_if_nothing_had_happened() {
                     missed = 0;
                 }
             }
-            // Killed before there was a run: it is started again, in whatever was left.
+            // Killed before the run existed: start again in the same directory.
             if !path.join("recipe.resolved.toml").exists() {
                 command = train(&path, &[]);
             } else {
@@ -140,20 +141,20 @@ fn a_run_killed_at_any_moment_goes_on_as_if_nothing_had_happened() {
 }
 
 #[test]
-fn runs_are_not_overwritten_and_changed_recipes_are_refused() {
+fn runs_are_not_overwritten_and_changed_recipes_are_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
     ok(&mut train(&run, &[]));
-    assert!(refused(&mut train(&run, &[])).contains("--resume"));
-    let text = refused(&mut resume(&run, &["--set", "optim.learning_rate=0.5"]));
+    assert!(fails(&mut train(&run, &[])).contains("--resume"));
+    let text = fails(&mut resume(&run, &["--set", "optim.learning_rate=0.5"]));
     assert!(text.contains("optim.learning_rate") && text.contains("--force"), "{text}");
     ok(&mut resume(&run, &["--set", "optim.updates=8", "--force"]));
     assert_eq!(fs::read_to_string(run.join("metrics.jsonl")).unwrap().lines().count(), 8);
-    assert!(refused(&mut resume(&dir.path().join("nothing"), &[])).contains("not a run directory"));
+    assert!(fails(&mut resume(&dir.path().join("nothing"), &[])).contains("not a run directory"));
 }
 
 #[test]
-fn a_damaged_checkpoint_is_passed_over_aloud() {
+fn a_damaged_checkpoint_is_skipped_with_a_warning() {
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
     ok(&mut train(&run, &[]));
@@ -169,8 +170,8 @@ fn a_damaged_checkpoint_is_passed_over_aloud() {
     assert!(result(&run) == expected);
 }
 
-/// What a server offers, on a model that is there.
-const OFFERED: &[&str] = &[
+/// Settings that every server supports.
+const SERVER_SETTINGS: &[&str] = &[
     "engine.lora_rank=4",
     "engine.lora_alpha=32",
     "play.mask_actions=false",
@@ -182,27 +183,27 @@ const OFFERED: &[&str] = &[
     "optim.minibatches=1",
 ];
 
-/// A small model, and the settings by which a server could train it.
-fn offered(dir: &Path) -> Vec<String> {
+/// Creates a small model; returns the settings with which a server could train it.
+fn server_settings(dir: &Path) -> Vec<String> {
     let model = dir.join("model");
-    let mut made = mage(&["warmstart", "kuhn", "-q", "--out", model.to_str().unwrap()]);
+    let mut warm_start = mage(&["warmstart", "kuhn", "-q", "--out", model.to_str().unwrap()]);
     for set in ["model.hidden_size=16", "model.intermediate_size=32", "model.head_dim=8", "warmstart.steps=2"] {
-        made.args(["--set", set]);
+        warm_start.args(["--set", set]);
     }
-    ok(&mut made);
+    ok(&mut warm_start);
     let path = format!("model.path={}", model.display());
-    let all = OFFERED.iter().copied().chain([path.as_str()]);
+    let all = SERVER_SETTINGS.iter().copied().chain([path.as_str()]);
     all.flat_map(|set| ["--set".to_owned(), set.to_owned()]).collect()
 }
 
 #[test]
-fn a_finished_run_is_told_about_without_its_engine() {
+fn a_finished_run_is_reported_without_its_engine() {
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
-    let settings = offered(dir.path());
+    let settings = server_settings(dir.path());
     let settings: Vec<&str> = settings.iter().map(String::as_str).chain(["--set", "optim.updates=2"]).collect();
     let first = ok(&mut train(&run, &settings));
-    // As if a server had trained it that is there no longer; nobody listens on port 1.
+    // As if trained by a server that is no longer available: no process listens on port 1.
     let recipe = run.join("recipe.resolved.toml");
     let text = fs::read_to_string(&recipe).unwrap();
     let moved =
@@ -211,69 +212,69 @@ fn a_finished_run_is_told_about_without_its_engine() {
     fs::write(&recipe, moved).unwrap();
     let before = fs::read(run.join("result.json")).unwrap();
     let again = ok(&mut resume(&run, &[]));
-    assert_eq!(again.stdout, first.stdout, "the same report");
-    let said = String::from_utf8(again.stderr).unwrap();
-    assert!(said.contains("is finished, with all 2 updates") && !said.contains("waiting"), "{said}");
+    assert_eq!(again.stdout, first.stdout, "the report is unchanged");
+    let hint = String::from_utf8(again.stderr).unwrap();
+    assert!(hint.contains("is already finished after 2 updates") && !hint.contains("waiting"), "{hint}");
     assert!(before == fs::read(run.join("result.json")).unwrap());
 }
 
 #[test]
-fn a_dry_run_of_a_remote_recipe_speaks_of_servers() {
+fn a_dry_run_of_a_remote_recipe_describes_the_servers() {
     let dir = tempfile::tempdir().unwrap();
-    let settings = offered(dir.path());
+    let settings = server_settings(dir.path());
     let mut planned = mage(&["train", "kuhn", "--dry-run", "--set", "engine.kind=tinker"]);
     planned.args(&settings).args(["--set", "tinker.url=https://engine.example"]);
     planned.args(["--set", "tinker.key_env=MAGE_TEST_NO_SUCH_KEY"]);
     planned.args(["--set", "vllm.servers=[\"http://sampler.example:8100\"]"]);
     let planned = ok(&mut planned);
-    let (said, warned) = (String::from_utf8(planned.stdout).unwrap(), String::from_utf8(planned.stderr).unwrap());
-    assert!(said.contains("tinker (jax) at https://engine.example"), "{said}");
-    assert!(!said.contains("cpu") && !said.contains("memory"), "{said}");
-    assert!(warned.contains("MAGE_TEST_NO_SUCH_KEY is not set"), "{warned}");
-    assert!(warned.contains("vllm.adapter_dir is empty, and http://sampler.example:8100 cannot see"), "{warned}");
+    let (plan, warnings) = (String::from_utf8(planned.stdout).unwrap(), String::from_utf8(planned.stderr).unwrap());
+    assert!(plan.contains("tinker (jax) at https://engine.example"), "{plan}");
+    assert!(!plan.contains("cpu") && !plan.contains("memory"), "{plan}");
+    assert!(warnings.contains("MAGE_TEST_NO_SUCH_KEY is not set"), "{warnings}");
+    assert!(warnings.contains("vllm.adapter_dir is empty, and http://sampler.example:8100 cannot see"), "{warnings}");
 }
 
 #[test]
-fn weights_from_before_a_batch_gathered_ahead_are_no_disagreement_of_engines() {
+fn stale_weights_of_overlapped_rollouts_are_not_reported_as_engine_mismatch() {
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
     let more = ["--set", "rollout.overlap=true", "--set", "health.max_mismatch_kl=1e-6", "--set", "checkpoint.every=4"];
-    let said = String::from_utf8(ok(&mut train(&run, &more)).stderr).unwrap();
-    assert!(!said.contains("sampler and trainer disagree"), "{said}");
-    // Batches of the same weights were among them: the first, and the one after the checkpoint.
+    let warnings = String::from_utf8(ok(&mut train(&run, &more)).stderr).unwrap();
+    assert!(!warnings.contains("sampler and trainer disagree"), "{warnings}");
+    // The first batch and the one after the checkpoint were sampled with the current weights.
     let metrics = fs::read_to_string(run.join("metrics.jsonl")).unwrap();
-    let apart = metrics.lines().map(|line| {
+    let stale = metrics.lines().map(|line| {
         let line: serde_json::Value = serde_json::from_str(line).unwrap();
         line["mismatch_kl/first"].as_f64().unwrap() > 1e-6
     });
-    assert_eq!(apart.collect::<Vec<_>>(), [false, true, true, true, false, true]);
+    assert_eq!(stale.collect::<Vec<_>>(), [false, true, true, true, false, true]);
 }
 
 #[test]
-fn a_run_that_fails_says_how_to_go_on_from_its_last_checkpoint() {
+fn a_failed_run_prints_how_to_resume_from_its_last_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
-    let said = refused(&mut train(&run, &["--set", "optim.learning_rate=1e30", "kuhn"]));
-    assert!(said.contains("NaN"), "{said}");
-    assert!(said.contains(&format!("go on from it with mage train --resume {}", run.display())), "{said}");
+    let text = fails(&mut train(&run, &["--set", "optim.learning_rate=1e30", "kuhn"]));
+    assert!(text.contains("NaN"), "{text}");
+    assert!(text.contains(&format!("resume with mage train --resume {}", run.display())), "{text}");
     assert!(run.join("checkpoints/000000/manifest.json").exists());
 }
 
 #[test]
-fn two_processes_cannot_write_one_run() {
+fn a_run_in_use_by_another_process_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
     ok(&mut train(&run, &[]));
     let lock = fs::File::open(run.join("lock")).unwrap();
     lock.lock().unwrap();
-    assert!(refused(&mut resume(&run, &[])).contains("another process"));
+    assert!(fails(&mut resume(&run, &[])).contains("another process"));
 }
 
 #[test]
-fn a_full_disk_and_an_unwritable_directory_are_named() {
-    let text = refused(&mut train(Path::new("/proc/nowhere/run"), &[]));
+fn write_errors_name_the_file_and_the_run_can_be_resumed() {
+    let text = fails(&mut train(Path::new("/proc/nowhere/run"), &[]));
     assert!(text.contains("/proc/nowhere"), "{text}");
-    // A device that is always full stands in for the metrics file.
+    // /dev/full in place of the metrics file.
     if cfg!(target_os = "linux") {
         let dir = tempfile::tempdir().unwrap();
         let run = dir.path().join("run");
@@ -283,7 +284,7 @@ fn a_full_disk_and_an_unwritable_directory_are_named() {
         fs::remove_dir_all(run.join("checkpoints/000006")).unwrap();
         fs::remove_file(&metrics).unwrap();
         std::os::unix::fs::symlink("/dev/full", &metrics).unwrap();
-        let text = refused(&mut resume(&run, &[]));
+        let text = fails(&mut resume(&run, &[]));
         assert!(text.contains("metrics.jsonl"), "{text}");
         fs::remove_file(&metrics).unwrap();
         fs::write(&metrics, &kept).unwrap();
@@ -293,7 +294,7 @@ fn a_full_disk_and_an_unwritable_directory_are_named() {
 }
 
 #[test]
-fn a_dry_run_writes_nothing_and_says_what_it_would_take() {
+fn a_dry_run_writes_nothing_and_estimates_time_and_memory() {
     let dir = tempfile::tempdir().unwrap();
     let output = ok(mage(&["train", "--dry-run", "--json", "--set", "optim.updates=10"]).current_dir(dir.path()));
     let plan: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -303,15 +304,15 @@ fn a_dry_run_writes_nothing_and_says_what_it_would_take() {
         assert!(plan[tokens].as_u64().unwrap() > 500, "{tokens}: {plan}");
     }
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
-    // The resolved recipe can be kept, but not over something else.
+    // --out saves the resolved recipe, but does not overwrite a file.
     let args = ["train", "--dry-run", "--set", "optim.updates=10", "--out", "recipe.toml"];
     ok(mage(&args).current_dir(dir.path()));
     assert!(fs::read_to_string(dir.path().join("recipe.toml")).unwrap().contains("updates = 10"));
-    assert!(refused(mage(&args).current_dir(dir.path())).contains("there already"));
+    assert!(fails(mage(&args).current_dir(dir.path())).contains("exists already"));
 }
 
 #[test]
-fn a_large_model_is_planned_for_without_its_numbers() {
+fn a_large_model_is_planned_without_its_weights() {
     let dir = tempfile::tempdir().unwrap();
     let config = r#"{"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": 151936, "hidden_size": 2560,
         "intermediate_size": 9728, "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8,
@@ -333,9 +334,9 @@ fn a_large_model_is_planned_for_without_its_numbers() {
 }
 
 #[test]
-fn advice_where_memory_is_short_is_for_the_model_that_was_asked_for() {
+fn memory_warnings_suggest_lora_only_where_it_helps() {
     let dir = tempfile::tempdir().unwrap();
-    let told = |recipe: &str, set: &[&str]| {
+    let warnings = |recipe: &str, set: &[&str]| {
         let sets = set.iter().flat_map(|s| ["--set", s]);
         String::from_utf8(ok(mage(&["train", recipe, "--dry-run"]).args(sets)).stderr).unwrap()
     };
@@ -346,27 +347,27 @@ fn advice_where_memory_is_short_is_for_the_model_that_was_asked_for() {
             "tie_word_embeddings": true, "max_position_embeddings": 40960, "hidden_act": "silu", "attention_bias": false});
         let file = dir.path().join("config.json");
         fs::write(&file, config.to_string()).unwrap();
-        told("paper/kuhn", &[&format!("model.path={}", serde_json::json!(file.to_str().unwrap()))])
+        warnings("paper/kuhn", &[&format!("model.path={}", serde_json::json!(file.to_str().unwrap()))])
     };
-    // As many numbers as take half of what is free, and more than all of it with gradients and moments.
+    // The weights take half of the free memory; with gradients and optimizer moments they exceed it.
     let plan = ok(&mut mage(&["train", "kuhn", "--dry-run", "--json"])).stdout;
     let plan: serde_json::Value = serde_json::from_slice(&plan).unwrap();
     let layers = (plan["free_bytes"].as_u64().unwrap() / 8 / 100_930_000).clamp(1, 1024);
     let some = stored(2560, 9728, layers);
-    assert!(some.contains("not the memory") && some.contains("engine.lora_rank"), "{some}");
-    // Some 10^13: no machine that runs this has the memory, whatever learns.
+    assert!(some.contains("not enough memory") && some.contains("engine.lora_rank"), "{some}");
+    // About 10^13 parameters: too many for every machine, also with LoRA.
     let many = stored(65_536, 262_144, 200);
-    assert!(many.contains("not the memory") && !many.contains("lora_rank"), "{many}");
-    // Beside a model that does not exist yet nothing can stand.
-    let new = told(
+    assert!(many.contains("not enough memory") && !many.contains("lora_rank"), "{many}");
+    // LoRA requires an existing model.
+    let new = warnings(
         "kuhn",
         &["model.hidden_size=2560", "model.intermediate_size=9728", &format!("model.num_layers={layers}")],
     );
-    assert!(new.contains("not the memory") && !new.contains("lora_rank"), "{new}");
+    assert!(new.contains("not enough memory") && !new.contains("lora_rank"), "{new}");
 }
 
 #[test]
-fn what_cannot_work_is_refused_before_anything_is_written() {
+fn invalid_recipes_are_rejected_before_anything_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
     for (set, key) in [
@@ -380,15 +381,15 @@ fn what_cannot_work_is_refused_before_anything_is_written() {
     ] {
         for more in [&["--dry-run"][..], &[]] {
             let mut command = train(&run, &["--set", set]);
-            let text = refused(command.args(more));
+            let text = fails(command.args(more));
             assert!(text.contains(key), "{set}: {text}");
-            assert!(!run.exists(), "{set} left something behind");
+            assert!(!run.exists(), "{set} left files behind");
         }
     }
 }
 
 #[test]
-fn a_run_without_a_whole_checkpoint_is_not_begun_anew_unasked() {
+fn a_run_without_a_valid_checkpoint_is_not_restarted() {
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
     ok(&mut train(&run, &[]));
@@ -396,23 +397,23 @@ fn a_run_without_a_whole_checkpoint_is_not_begun_anew_unasked() {
         fs::write(entry.unwrap().path().join("model.safetensors"), "nothing").unwrap();
     }
     let kept = fs::read(run.join("metrics.jsonl")).unwrap();
-    let text = refused(&mut resume(&run, &[]));
+    let text = fails(&mut resume(&run, &[]));
     assert!(text.contains("no checkpoint is complete") && text.contains("model.safetensors"), "{text}");
     assert_eq!(fs::read(run.join("metrics.jsonl")).unwrap(), kept);
     fs::remove_dir_all(run.join("checkpoints")).unwrap();
     fs::create_dir(run.join("checkpoints")).unwrap();
-    let text = refused(&mut resume(&run, &[]));
+    let text = fails(&mut resume(&run, &[]));
     assert!(text.contains("metrics but no checkpoint"), "{text}");
     assert_eq!(fs::read(run.join("metrics.jsonl")).unwrap(), kept);
 }
 
 #[test]
-fn a_run_whose_card_is_gone_goes_on_without_and_says_so() {
+fn a_run_started_on_a_missing_gpu_resumes_on_the_cpu_with_a_warning() {
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
     ok(&mut train(&run, &[]));
     let expected = result(&run);
-    // As if it had been begun on a card, and stopped.
+    // As if started on a GPU and stopped.
     fs::remove_file(run.join("result.json")).unwrap();
     fs::remove_dir_all(run.join("checkpoints/000006")).unwrap();
     let change = |file: &str, from: &str, to: &str| {
@@ -423,23 +424,26 @@ fn a_run_whose_card_is_gone_goes_on_without_and_says_so() {
     change("recipe.resolved.toml", "device = \"auto\"", "device = \"cuda:0\"");
     change("run.json", "\"device\": \"cpu: ", "\"device\": \"cuda:0: once a ");
     let metrics = fs::read(run.join("metrics.jsonl")).unwrap();
-    let text = refused(&mut resume(&run, &[]));
+    let text = fails(&mut resume(&run, &[]));
     assert!(text.contains("opening CUDA device 0") && text.contains("--device cpu"), "{text}");
-    assert!(metrics == fs::read(run.join("metrics.jsonl")).unwrap(), "nothing is cut before it is sure to go on");
+    assert!(
+        metrics == fs::read(run.join("metrics.jsonl")).unwrap(),
+        "metrics are not truncated before the run can resume"
+    );
     let said = String::from_utf8(ok(&mut resume(&run, &["--device", "cpu"])).stderr).unwrap();
     assert!(said.contains("a run started on cuda:0: once a "), "{said}");
     assert!(result(&run) == expected);
-    // From now on it is the processor's, without another word.
+    // The next resumption on the CPU prints no warning.
     fs::remove_file(run.join("result.json")).unwrap();
     let said = String::from_utf8(ok(&mut resume(&run, &[])).stderr).unwrap();
     assert!(!said.contains("a run started on"), "{said}");
     change("recipe.resolved.toml", "device = \"cpu\"", "device = \"cuda:0\"");
-    // And whoever has no card can play against it.
+    // The policy can be played against without a GPU.
     ok(mage(&["play", "--seed", "1", "--against"]).arg(&run));
 }
 
 #[test]
-fn a_run_says_what_it_was_made_with_and_which_weights_were_best() {
+fn a_run_records_its_device_and_best_weights() {
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
     let output = ok(&mut train(&run, &["--set", "eval.every=1"]));
@@ -448,8 +452,8 @@ fn a_run_says_what_it_was_made_with_and_which_weights_were_best() {
     assert!(read("run.json")["device"].as_str().unwrap().starts_with("cpu"));
     let best = read("best.json");
     assert!(run.join(best["model"].as_str().unwrap()).join("model.safetensors").exists(), "{best}");
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert!(best["update"] == 6 || said.contains(best["model"].as_str().unwrap()), "{best}: {said}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(best["update"] == 6 || text.contains(best["model"].as_str().unwrap()), "{best}: {text}");
 }
 
 #[test]
@@ -461,10 +465,10 @@ fn recipes_can_be_listed_shown_and_explained() {
     assert_eq!(
         text(&["recipe", "show", "lamer"]),
         text(&["recipe", "show", "kuhn", "lamer"]),
-        "a method alone is for kuhn"
+        "a method alone is merged into kuhn"
     );
     let estimator = text(&["recipe", "show", "--set", "method.estimator.scope=opponent"]);
-    assert!(estimator.contains("scope = \"opponent\""), "what is not said of the estimator stays: {estimator}");
+    assert!(estimator.contains("scope = \"opponent\""), "other fields of the estimator keep their values: {estimator}");
     let output = mage(&["recipe", "show", "--set", "optm=3"]).output().unwrap();
     assert!(String::from_utf8_lossy(&output.stderr).contains("did you mean `optim`"));
     let output = mage(&["recipe", "show", "--set", "optim.updatse=3"]).output().unwrap();
@@ -473,21 +477,21 @@ fn recipes_can_be_listed_shown_and_explained() {
 }
 
 #[test]
-fn what_a_resumed_run_is_asked_to_change_is_refused_and_harms_nothing() {
+fn rejected_changes_of_a_resumed_run_do_not_modify_it() {
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
     ok(&mut train(&run, &[]));
     let before = fs::read(run.join("recipe.resolved.toml")).unwrap();
-    assert!(refused(mage(&["train", "lamer", "--resume"]).arg(&run)).contains("cannot be used with"));
-    let text = refused(&mut resume(&run, &["--force", "--set", "model.hidden_size=24"]));
+    assert!(fails(mage(&["train", "lamer", "--resume"]).arg(&run)).contains("cannot be used with"));
+    let text = fails(&mut resume(&run, &["--force", "--set", "model.hidden_size=24"]));
     assert!(text.contains("config.json"), "{text}");
-    assert!(before == fs::read(run.join("recipe.resolved.toml")).unwrap(), "the recipe that fits is gone");
-    // How many threads there are changes nothing, so it may change.
+    assert!(before == fs::read(run.join("recipe.resolved.toml")).unwrap(), "the stored recipe was modified");
+    // The number of threads does not affect results and may change.
     ok(&mut resume(&run, &["--threads", "1"]));
 }
 
 #[test]
-fn the_best_weights_are_kept_wherever_they_were_found() {
+fn the_best_checkpoint_is_kept_regardless_of_the_schedule() {
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
     ok(&mut train(&run, &["--set", "eval.every=1", "--set", "checkpoint.every=100", "--set", "checkpoint.keep=1"]));
@@ -498,22 +502,22 @@ fn the_best_weights_are_kept_wherever_they_were_found() {
 }
 
 #[test]
-fn a_directory_that_holds_somebody_elses_files_is_left_alone() {
+fn a_directory_with_other_files_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
-    // As a run leaves it that is killed at once: it can be begun.
+    // The state after an early kill is accepted.
     fs::create_dir_all(run.join("checkpoints")).unwrap();
     fs::write(run.join("population.toml.unfinished"), "half").unwrap();
     ok(&mut train(&run, &[]));
     let other = dir.path().join("other");
     fs::create_dir_all(other.join("logs")).unwrap();
     fs::write(other.join("logs/diary.txt"), "dear diary").unwrap();
-    assert!(refused(&mut train(&other, &[])).contains("is not empty"));
+    assert!(fails(&mut train(&other, &[])).contains("is not empty"));
 }
 
 #[cfg(unix)]
 #[test]
-fn stopped_by_ctrl_c_it_goes_on_as_if_nothing_had_happened_ahead_or_not() {
+fn a_run_stopped_by_ctrl_c_resumes_with_identical_results_with_and_without_overlap() {
     let dir = tempfile::tempdir().unwrap();
     for overlap in ["false", "true"] {
         let overlap = format!("rollout.overlap={overlap}");
@@ -522,7 +526,7 @@ fn stopped_by_ctrl_c_it_goes_on_as_if_nothing_had_happened_ahead_or_not() {
         ok(&mut train(&whole, &more));
         let mut child = train(&cut, &more).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
-        // Somewhere in the middle; a run that was faster than this test has nothing to show and passes all the same.
+        // Stop in the middle of the run. If the run is faster than this test, there is nothing to check and the test passes.
         while !fs::read_to_string(cut.join("metrics.jsonl")).is_ok_and(|m| m.lines().count() >= 2) {
             assert!(Instant::now() < deadline);
             std::thread::sleep(Duration::from_millis(2));

@@ -1,56 +1,57 @@
-//! Which numbers stand side by side?
+//! Tables of a report.
 
-mod beside_the_paper;
+mod paper_comparison;
 
 use super::{
-    Entry, Part, Report,
-    measured::{Measured, NONE, p_value, score},
+    MethodResult, Report, SliceResult,
+    interval_estimate::{IntervalEstimate, NONE, p_value, score},
+    method_result::CeilingCurves,
 };
-use beside_the_paper::{beside, table_1};
 use mage_core::{MeanEstimate, PairedRate};
+use paper_comparison::{other_results, table_1};
 use std::collections::BTreeSet;
 
-/// A table of texts.
+/// A table of formatted cells.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Table {
-    /// Its name for links and tests.
+pub struct ReportTable {
+    /// Identifier for links and tests.
     pub id: String,
-    /// The part of the report it belongs to.
-    pub part: &'static str,
-    /// What people call it.
+    /// Section of the report.
+    pub section: &'static str,
+    /// Title.
     pub title: String,
-    /// How to read it.
-    pub note: String,
-    /// The columns.
+    /// Explanation of the columns.
+    pub caption: String,
+    /// Column names.
     pub header: Vec<String>,
-    /// The rows.
+    /// Rows.
     pub rows: Vec<Vec<String>>,
 }
 
 /// All tables of a report.
-pub fn tables(report: &Report) -> Vec<Table> {
+pub fn tables(report: &Report) -> Vec<ReportTable> {
     let mut all = vec![table_1(report)];
-    all.extend(curves(report));
-    all.extend(paired(report));
+    all.extend(by_task_set(report));
+    all.extend(comparisons(report));
     all.extend(runs(report));
     all.extend(ablations(report));
-    all.extend(parts(report, "opponents", "By opponent", "opponent", |e| &e.opponents));
-    all.extend(parts(report, "seats", "By seat", "seat", |e| if e.seats.len() > 1 { &e.seats } else { &[] }));
-    all.push(beside(report));
+    all.extend(slices(report, "opponents", "By opponent", "opponent", |r| &r.opponents));
+    all.extend(slices(report, "seats", "By seat", "seat", |r| if r.seats.len() > 1 { &r.seats } else { &[] }));
+    all.push(other_results(report));
     all
 }
 
-fn texts(of: &[&str]) -> Vec<String> {
-    of.iter().map(|t| (*t).to_owned()).collect()
+fn to_strings(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|t| (*t).to_owned()).collect()
 }
 
-/// Every panel by itself.
-fn curves(report: &Report) -> Vec<Table> {
-    let panels: BTreeSet<(&str, &str)> =
-        report.entries.iter().map(|e| (e.panel.as_str(), e.panel_hash.as_str())).collect();
-    let header = texts(&[
+/// One table per task set.
+fn by_task_set(report: &Report) -> Vec<ReportTable> {
+    let task_sets: BTreeSet<(&str, &str)> =
+        report.results.iter().map(|r| (r.task_set.as_str(), r.task_set_hash.as_str())).collect();
+    let header = to_strings(&[
         "method",
-        "played by",
+        "policy",
         "tasks",
         "meta-episodes",
         "k",
@@ -62,68 +63,70 @@ fn curves(report: &Report) -> Vec<Table> {
         "won, episode k",
         "score, episode 1",
         "score, episode k",
-        "best without memory, k",
-        "best learner, k",
+        "memoryless optimum, episode k",
+        "Bayes-adaptive optimum, episode k",
         "failed",
     ]);
-    let row = |e: &Entry| {
-        let (Some(first), Some(last)) = (e.curve.first(), e.curve.last()) else { return Vec::new() };
-        let line = |of: fn(&super::entry::Lines) -> &Vec<f64>| {
-            let value = e.score_ceiling().and_then(|c| of(c).get(last.k as usize - 1).copied());
+    let row = |r: &MethodResult| {
+        let (Some(first), Some(last)) = (r.curve.first(), r.curve.last()) else { return Vec::new() };
+        let ceiling = |curve: fn(&CeilingCurves) -> &Vec<f64>| {
+            let value = r.score_ceiling().and_then(|c| curve(c).get(last.k as usize - 1).copied());
             value.map_or_else(|| NONE.to_owned(), score)
         };
         vec![
-            e.name(),
-            e.player.clone(),
-            e.tasks.to_string(),
-            e.meta_episodes.to_string(),
+            r.name(),
+            r.policy.clone(),
+            r.tasks.to_string(),
+            r.meta_episodes.to_string(),
             last.k.to_string(),
             first.pass.percent(),
             last.pass.percent(),
-            e.best_pass(last.k).map_or_else(|| NONE.to_owned(), |p| format!("{:.1}", 100.0 * p)),
+            r.best_pass(last.k).map_or_else(|| NONE.to_owned(), |p| format!("{:.1}", 100.0 * p)),
             last.draw_or_win.percent(),
             first.won.percent(),
-            with_count(last.won.percent(), &last.won, e.tasks),
+            with_count(last.won.percent(), &last.won, r.tasks),
             first.score.score(),
-            with_count(last.score.score(), &last.score, e.tasks),
-            line(|c| &c.memoryless),
-            line(|c| &c.learner),
-            e.errors.to_string(),
+            with_count(last.score.score(), &last.score, r.tasks),
+            ceiling(|c| &c.memoryless),
+            ceiling(|c| &c.bayes_adaptive),
+            r.errors.to_string(),
         ]
     };
-    let table = |(panel, hash): (&str, &str)| {
-        let of: Vec<&Entry> = report.entries.iter().filter(|e| e.panel == panel && e.panel_hash == hash).collect();
-        // Records that no summary speaks of have no unit.
-        let unit = of.iter().map(|e| e.unit.as_str()).find(|unit| *unit != "score");
+    let table = |(task_set, hash): (&str, &str)| {
+        let results: Vec<&MethodResult> =
+            report.results.iter().filter(|r| r.task_set == task_set && r.task_set_hash == hash).collect();
+        // Records without a summary have no unit.
+        let unit = results.iter().map(|r| r.unit.as_str()).find(|unit| *unit != "score");
         let unit = unit.map_or_else(String::new, |unit| format!("; score: {unit}"));
-        let stops = of.iter().any(|e| e.early_stop);
-        let stop = match stops {
+        let early_stop = results.iter().any(|r| r.early_stop);
+        let early_stop = match early_stop {
             true => {
-                " Tasks stop at their first win: scores and wins of later episodes are of those not yet won, n at the end."
+                " Tasks stop after their first win: scores and wins of later episodes cover the n tasks not yet won."
             }
             false => "",
         };
-        let known = of.iter().find_map(|e| e.ceiling.as_ref());
-        let known =
-            known.map_or_else(String::new, |c| format!(" What is best is {}, over the whole population.", c.known()));
-        Table {
-            id: format!("panel-{hash}"),
-            part: "curves",
-            title: format!("{panel}, panel {hash}"),
-            note: format!("Rates in percent{unit}; 95 % intervals over tasks.{known}{stop}"),
+        let ceiling = results.iter().find_map(|r| r.ceiling.as_ref());
+        let ceiling = ceiling.map_or_else(String::new, |c| {
+            format!(" The Bayes-adaptive optimum is {}, over the whole population.", c.bayes_qualifier())
+        });
+        ReportTable {
+            id: format!("task-set-{hash}"),
+            section: "curves",
+            title: format!("{task_set}, task set {hash}"),
+            caption: format!("Rates in percent{unit}; 95 % intervals over tasks.{ceiling}{early_stop}"),
             header: header.clone(),
-            rows: of.into_iter().map(row).collect(),
+            rows: results.into_iter().map(row).collect(),
         }
     };
-    panels.into_iter().map(table).collect()
+    task_sets.into_iter().map(table).collect()
 }
 
-/// Training runs, by episode.
-fn runs(report: &Report) -> Option<Table> {
+/// Training runs, with one row per episode.
+fn runs(report: &Report) -> Option<ReportTable> {
     if report.runs.is_empty() {
         return None;
     }
-    let estimate = |e: Option<(f64, f64)>| match e {
+    let mean_and_error = |e: Option<(f64, f64)>| match e {
         None => NONE.to_owned(),
         Some((mean, 0.0)) => score(mean),
         Some((mean, se)) => format!("{} ± {}", score(mean), score(se)),
@@ -131,76 +134,87 @@ fn runs(report: &Report) -> Option<Table> {
     let mut rows = Vec::new();
     for run in &report.runs {
         let head = |episode: &str| {
-            let state = if run.finished { run.of.to_string() } else { format!("{} of {}", run.updates, run.of) };
-            vec![run.env.clone(), run.name(), run.seed.to_string(), state, episode.to_owned()]
+            let updates = match run.finished {
+                true => run.total_updates.to_string(),
+                false => format!("{} of {}", run.updates, run.total_updates),
+            };
+            vec![run.env.clone(), run.name(), run.seed.to_string(), updates, episode.to_owned()]
         };
-        if run.table.is_empty() {
-            let newest = run.panel.last().map(|j| (j.score, j.se));
+        if run.episode_scores.is_empty() {
+            let newest = run.eval_curve.last().map(|point| (point.score, point.se));
             let mut row = head("last");
-            row.extend([NONE.to_owned(), estimate(newest), NONE.to_owned(), NONE.to_owned(), NONE.to_owned()]);
+            row.extend([NONE.to_owned(), mean_and_error(newest), NONE.to_owned(), NONE.to_owned(), NONE.to_owned()]);
             rows.push(row);
         }
-        for (n, judged) in run.table.iter().enumerate() {
+        for (n, scores) in run.episode_scores.iter().enumerate() {
             let mut row = head(&(n + 1).to_string());
-            row.extend(judged.iter().map(|e| estimate(*e)));
-            let line = |of: fn(&super::entry::Lines) -> &Vec<f64>| {
-                let value = run.lines.as_ref().and_then(|l| of(l).get(n).copied());
+            row.extend(scores.iter().map(|e| mean_and_error(*e)));
+            let ceiling = |curve: fn(&CeilingCurves) -> &Vec<f64>| {
+                let value = run.ceiling.as_ref().and_then(|c| curve(c).get(n).copied());
                 value.map_or_else(|| NONE.to_owned(), score)
             };
-            row.extend([line(|l| &l.memoryless), line(|l| &l.learner)]);
+            row.extend([ceiling(|c| &c.memoryless), ceiling(|c| &c.bayes_adaptive)]);
             rows.push(row);
         }
     }
-    Some(Table {
+    Some(ReportTable {
         id: "runs".to_owned(),
-        part: "learning",
+        section: "learning",
         title: "Training runs".to_owned(),
-        note: "Scores on the run's own panel, mean ± standard error; no standard error where nothing was left to luck. A run \
-               in progress shows its newest panel."
+        caption: "Scores on the run's own task set, mean ± standard error; no standard error for exact expectations. A run in \
+                  progress shows its last evaluation."
             .to_owned(),
-        header: texts(&[
-            "environment", "method", "seed", "updates", "episode", "before", "after", "memory blanked",
-            "best without memory", "best learner",
+        header: to_strings(&[
+            "environment",
+            "method",
+            "seed",
+            "updates",
+            "episode",
+            "before",
+            "after",
+            "memory blanked",
+            "memoryless optimum",
+            "Bayes-adaptive optimum",
         ]),
         rows,
     })
 }
 
-/// What changes made of it: each beside the unchanged method on the same panel.
-fn ablations(report: &Report) -> Option<Table> {
-    let changed: Vec<&Entry> = report.entries.iter().filter(|e| e.ablation.is_some()).collect();
-    let near = |e: &&Entry| {
-        changed.iter().any(|c| c.method == e.method && c.panel_hash == e.panel_hash && c.player == e.player)
+/// Ablations, next to the unchanged method on the same task set.
+fn ablations(report: &Report) -> Option<ReportTable> {
+    let ablated: Vec<&MethodResult> = report.results.iter().filter(|r| r.ablation.is_some()).collect();
+    let related = |r: &&MethodResult| {
+        ablated.iter().any(|a| a.method == r.method && a.task_set_hash == r.task_set_hash && a.policy == r.policy)
     };
     let rows: Vec<Vec<String>> = report
-        .entries
+        .results
         .iter()
-        .filter(near)
-        .filter_map(|e| {
-            let (first, last) = (e.curve.first()?, e.curve.last()?);
+        .filter(related)
+        .filter_map(|r| {
+            let (first, last) = (r.curve.first()?, r.curve.last()?);
             Some(vec![
-                report.panel_name(&e.panel, &e.panel_hash),
-                e.method.clone(),
-                e.ablation.clone().unwrap_or_else(|| "unchanged".to_owned()),
+                report.task_set_name(&r.task_set, &r.task_set_hash),
+                r.method.clone(),
+                r.ablation.clone().unwrap_or_else(|| "none".to_owned()),
                 last.pass.n.to_string(),
                 first.pass.percent(),
                 last.pass.percent(),
                 first.score.score(),
-                with_count(last.score.score(), &last.score, e.tasks),
+                with_count(last.score.score(), &last.score, r.tasks),
             ])
         })
         .collect();
-    (!rows.is_empty()).then(|| Table {
+    (!rows.is_empty()).then(|| ReportTable {
         id: "ablations".to_owned(),
-        part: "ablations",
+        section: "ablations",
         title: "Ablations".to_owned(),
-        note: "Each change beside the method as it is, on the same tasks; 95 % intervals over tasks. Where tasks stop at their first \
-               win, the last score is of those not yet won, n of them."
+        caption: "Each ablation next to the unchanged method on the same tasks; 95 % intervals over tasks. Where tasks stop after \
+                  their first win, the last score covers the n tasks not yet won."
             .to_owned(),
-        header: texts(&[
-            "panel",
+        header: to_strings(&[
+            "task set",
             "method",
-            "changed",
+            "ablation",
             "tasks",
             "Pass@1",
             "Pass@k",
@@ -211,16 +225,16 @@ fn ablations(report: &Report) -> Option<Table> {
     })
 }
 
-/// A number of the last episode, with how many tasks played it where these are not all.
-fn with_count(shown: String, m: &Measured, tasks: u64) -> String {
-    if m.n < tasks { format!("{shown} n {}", m.n) } else { shown }
+/// A value of the last episode, followed by its number of tasks if that is not all of them.
+fn with_count(value: String, estimate: &IntervalEstimate, tasks: u64) -> String {
+    if estimate.n < tasks { format!("{value} n {}", estimate.n) } else { value }
 }
 
-/// One method beside another, task by task.
-fn paired(report: &Report) -> Option<Table> {
-    let number = |m: &MeanEstimate, form: &dyn Fn(f64) -> String| match (m.mean, m.interval) {
-        (Some(x), Some(i)) => format!("{} [{}, {}]", form(x), form(i.low), form(i.high)),
-        (Some(x), None) => form(x),
+/// Paired comparisons.
+fn comparisons(report: &Report) -> Option<ReportTable> {
+    let difference = |m: &MeanEstimate, format_value: &dyn Fn(f64) -> String| match (m.mean, m.interval) {
+        (Some(x), Some(i)) => format!("{} [{}, {}]", format_value(x), format_value(i.low), format_value(i.high)),
+        (Some(x), None) => format_value(x),
         (None, _) => NONE.to_owned(),
     };
     let points = |x: f64| format!("{:.1}", if x.abs() < 0.0005 { 0.0 } else { 100.0 * x });
@@ -229,61 +243,84 @@ fn paired(report: &Report) -> Option<Table> {
         .comparisons
         .iter()
         .filter_map(|c| {
-            let (first, second, last) = (&report.entries[c.first], &report.entries[c.second], c.by_episode.last()?);
-            let whom = |e: &Entry| format!("{} ({})", e.name(), e.player);
+            let (first, second, last) = (&report.results[c.first], &report.results[c.second], c.by_episode.last()?);
+            let label = |r: &MethodResult| format!("{} ({})", r.name(), r.policy);
             Some(vec![
-                report.panel_name(&first.panel, &first.panel_hash),
-                whom(first),
-                whom(second),
+                report.task_set_name(&first.task_set, &first.task_set_hash),
+                label(first),
+                label(second),
                 last.pass_at_k.tasks.to_string(),
                 last.k.to_string(),
-                number(&last.pass_at_k.difference, &points),
+                difference(&last.pass_at_k.difference, &points),
                 ahead(&last.pass_at_k),
                 p_value(last.pass_at_k.p_value),
-                number(&last.score, &score),
+                difference(&last.score, &score),
             ])
         })
         .collect();
-    (!rows.is_empty()).then(|| Table {
+    (!rows.is_empty()).then(|| ReportTable {
         id: "paired".to_owned(),
-        part: "curves",
-        title: "Task by task".to_owned(),
-        note: "First minus second on the tasks that both played, 95 % intervals over tasks. Ahead: tasks in which one won more \
-               often. p: McNemar's test in which a task with all its seeds counts once; not corrected for the number of rows. \
-               Trained policies are compared as they are: the luck of training is in no interval. Score: of episode k, where \
-               tasks stop at a win of those that neither has won."
+        section: "curves",
+        title: "Paired comparison by task".to_owned(),
+        caption: "First minus second on their common tasks, 95 % intervals over tasks. Ahead: number of tasks that one won more \
+                  often. p: McNemar's test in which a task with all its seeds counts once, not corrected for the number of rows. \
+                  The intervals do not include the variance between training seeds. Score: of episode k; where tasks stop after a \
+                  win, over the tasks that neither has won."
             .to_owned(),
-        header: texts(&[
-            "panel", "first", "second", "tasks", "k", "Pass@k, points", "ahead", "p", "score",
+        header: to_strings(&[
+            "task set",
+            "first",
+            "second",
+            "tasks",
+            "k",
+            "Pass@k, points",
+            "ahead",
+            "p",
+            "score",
         ]),
         rows,
     })
 }
 
-/// Scores by opponent, or by seat.
-fn parts(report: &Report, id: &str, title: &str, what: &str, of: fn(&Entry) -> &[Part]) -> Option<Table> {
-    let row = |e: &Entry, part: &Part| {
+/// Scores by opponent or by seat.
+fn slices(
+    report: &Report,
+    id: &str,
+    title: &str,
+    column: &str,
+    slices_of: fn(&MethodResult) -> &[SliceResult],
+) -> Option<ReportTable> {
+    let row = |r: &MethodResult, slice: &SliceResult| {
         vec![
-            report.panel_name(&e.panel, &e.panel_hash),
-            e.name(),
-            e.player.clone(),
-            part.name.clone(),
-            part.pass.n.to_string(),
-            part.pass.percent(),
-            part.first.score(),
-            with_count(part.last.score(), &part.last, part.pass.n),
+            report.task_set_name(&r.task_set, &r.task_set_hash),
+            r.name(),
+            r.policy.clone(),
+            slice.name.clone(),
+            slice.pass.n.to_string(),
+            slice.pass.percent(),
+            slice.first_score.score(),
+            with_count(slice.last_score.score(), &slice.last_score, slice.pass.n),
         ]
     };
     let rows: Vec<Vec<String>> =
-        report.entries.iter().flat_map(|e| of(e).iter().map(move |part| row(e, part))).collect();
-    (!rows.is_empty()).then(|| Table {
+        report.results.iter().flat_map(|r| slices_of(r).iter().map(move |slice| row(r, slice))).collect();
+    (!rows.is_empty()).then(|| ReportTable {
         id: id.to_owned(),
-        part: "opponents",
+        section: "opponents",
         title: title.to_owned(),
-        note: "Pass@k in percent and mean score in the first and in the last episode, 95 % intervals over tasks. Where tasks stop \
-               at their first win, the last episode is of those not yet won, n of them."
+        caption: "Pass@k in percent and mean score of the first and of the last episode, 95 % intervals over tasks. Where tasks \
+                  stop after their first win, the last episode covers the n tasks not yet won."
             .to_owned(),
-        header: texts(&["panel", "method", "played by", what, "tasks", "Pass@k", "first episode", "last episode"]),
+        header: to_strings(&[
+            "task set",
+            "method",
+            "policy",
+            column,
+            "tasks",
+            "Pass@k",
+            "first episode",
+            "last episode",
+        ]),
         rows,
     })
 }

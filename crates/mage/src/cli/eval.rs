@@ -14,7 +14,7 @@ const EVAL_HELP: &str = "Examples:
   mage eval --policy runs/kuhn-1 --episodes 10      a trained policy
   mage eval --preset sokoban-3 --tasks 128 --episodes 10 --early-stop \\
             --endpoint http://127.0.0.1:8000 --model Qwen3-4B --method react,reflexion,a-mem,memento \\
-            --records sokoban.jsonl --summary sokoban.json
+            --trajectories sokoban.jsonl --summary sokoban.json
   mage eval --population strangers.toml --policy runs/kuhn-1 --split out-of-domain
 
 Methods: react (no memory across episodes), cot (step-by-step reasoning, no memory), reflexion (a reflection after each
@@ -58,7 +58,7 @@ pub(crate) struct EvalArgs {
     /// Maximum turns per episode [default: the environment's]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) max_turns: Option<u32>,
-    /// What the prompt contains of past episodes; short for --method reflexion or react
+    /// Past episodes in the prompt; short for --method reflexion or react
     #[arg(long, value_enum)]
     pub(crate) memory: Option<MemoryArg>,
     /// Number of tasks in the task set
@@ -77,7 +77,7 @@ pub(crate) struct EvalArgs {
     pub(crate) sampling: SamplingArgs,
     /// Store every meta-episode in this file (JSON lines); the same command resumes an interrupted evaluation
     #[arg(long, value_name = "FILE")]
-    pub(crate) records: Option<PathBuf>,
+    pub(crate) trajectories: Option<PathBuf>,
     /// Write all results to this file, with hashes of task set, method and weights
     #[arg(long, value_name = "FILE.json")]
     pub(crate) summary: Option<PathBuf>,
@@ -96,7 +96,7 @@ pub(crate) struct EvalArgs {
 
 impl EvalArgs {
     /// Device and threads of a local model.
-    pub(crate) fn place(&self) -> SamplerOptions {
+    pub(crate) fn sampler_options(&self) -> SamplerOptions {
         SamplerOptions {
             device: self.device,
             threads: self.threads,
@@ -120,7 +120,7 @@ pub(crate) struct EndpointArgs {
     pub(crate) key_env: String,
     /// Concurrent meta-episodes
     #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = at_least_one)]
-    pub(crate) in_flight: usize,
+    pub(crate) max_in_flight: usize,
     /// Timeout of one attempt, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 300.0, value_parser = seconds)]
     pub(crate) timeout: f64,
@@ -135,9 +135,9 @@ pub(crate) struct EndpointArgs {
     pub(crate) extra_body: Vec<String>,
     /// Embedding endpoint for retrieval from memory [default: lexical similarity]
     #[arg(long, value_name = "URL", requires = "embedding_model")]
-    pub(crate) embeddings: Option<String>,
+    pub(crate) embedding_endpoint: Option<String>,
     /// Embedding model name at that endpoint
-    #[arg(long, value_name = "NAME", requires = "embeddings")]
+    #[arg(long, value_name = "NAME", requires = "embedding_endpoint")]
     pub(crate) embedding_model: Option<String>,
 }
 
@@ -215,10 +215,10 @@ pub(crate) struct SweepArgs {
 #[command(after_help = "Examples:\n  mage report                           all of runs/ and sweeps/\
     \n  mage report runs/kuhn-1 eval.jsonl eval.json --out kuhn-report\
     \n  mage sweep table1 && mage report sweeps/table1\n\n\
-    Paths are run directories, evaluation records (mage eval --records), summaries (--summary), or directories of these. All \
-    results are computed from the records. report.html is self-contained and lists what it omits.")]
+    Paths are run directories, evaluation trajectories (mage eval --trajectories), summaries (--summary), or directories of \
+    these. All results are computed from the trajectories. report.html is self-contained and lists what it omits.")]
 pub(crate) struct ReportArgs {
-    /// Runs, records, summaries, or directories of them [default: runs and sweeps]
+    /// Runs, trajectories, summaries, or directories of them [default: runs and sweeps]
     #[arg(value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
     /// Output directory for report.html, report.md, report.csv and figures/ (.svg and .png)

@@ -43,9 +43,9 @@ pub(crate) enum Command {
     Play(PlayArgs),
     /// Evaluate policies on a fixed task set and compare them with exact upper bounds
     Eval(Box<EvalArgs>),
-    /// Train and evaluate all cells of a table or figure
+    /// Train and evaluate all cells of a grid, such as a table or figure of the paper
     Sweep(SweepArgs),
-    /// Build a report (HTML, Markdown, CSV, figures) from runs and evaluation records
+    /// Build a report (HTML, Markdown, CSV, figures) from runs and evaluations
     Report(ReportArgs),
     /// List environments, or show one with its upper bounds
     Env(EnvArgs),
@@ -101,12 +101,12 @@ pub(crate) struct LaunchArgs {
     /// LoRA rank
     #[arg(long, default_value_t = 32, value_parser = at_least_one)]
     pub(crate) lora_rank: usize,
-    /// Context length in tokens
+    /// Maximum sequence length in tokens, prompt and completion
     #[arg(long, default_value_t = 16384, value_parser = at_least_one)]
-    pub(crate) context: usize,
+    pub(crate) max_seq_len: usize,
     /// Directory mounted at this path on all machines, for the server installations, adapters and checkpoints
     #[arg(long, value_name = "DIR", default_value = "/shared/mage")]
-    pub(crate) shared: String,
+    pub(crate) shared_dir: String,
     /// Output directory
     #[arg(long, value_name = "DIR", default_value = "launch")]
     pub(crate) out: PathBuf,
@@ -418,7 +418,7 @@ pub(crate) struct BenchSamplerArgs {
     pub(crate) requests: usize,
     /// Concurrent requests
     #[arg(long, default_value_t = 64, value_parser = at_least_one)]
-    pub(crate) in_flight: usize,
+    pub(crate) max_in_flight: usize,
     /// Tokens per prompt
     #[arg(long, default_value_t = 128, value_parser = at_least_one)]
     pub(crate) prompt_tokens: usize,

@@ -3,8 +3,8 @@
 use crate::{
     cli::{BenchArgs, BenchCommand, BenchSamplerArgs},
     command::model::hub,
+    engine_error,
     output::Output,
-    refused,
     table::table,
     usage,
 };
@@ -28,7 +28,7 @@ pub(crate) fn run(args: &BenchArgs, out: &Output) -> anyhow::Result<()> {
 struct SamplerBenchResult {
     device: String,
     requests: usize,
-    in_flight: usize,
+    max_in_flight: usize,
     prompt_tokens: usize,
     prefix_tokens: usize,
     completion_tokens: usize,
@@ -104,9 +104,9 @@ fn sampler(args: &BenchSamplerArgs, out: &Output) -> anyhow::Result<()> {
     let model = hub(out).open(&args.model).map_err(usage)?;
     let (vocabulary, context) = (model.config().vocab_size, model.config().max_position_embeddings);
     let tokens = args.prompt_tokens.saturating_add(args.completion_tokens as usize);
-    let too_long = |limit: usize, what: &str| {
+    let too_long = |limit: usize, limit_name: &str| {
         usage(format!(
-            "--prompt-tokens {} plus --completion-tokens {} exceed {what} of {limit} tokens",
+            "--prompt-tokens {} plus --completion-tokens {} exceed {limit_name} of {limit} tokens",
             args.prompt_tokens, args.completion_tokens
         ))
     };
@@ -120,10 +120,10 @@ fn sampler(args: &BenchSamplerArgs, out: &Output) -> anyhow::Result<()> {
         batch_invariant: args.batch_invariant,
         ..Default::default()
     };
-    if let Some(why) = model.gpu_unused_reason(args.device) {
-        out.warn(why);
+    if let Some(reason) = model.gpu_unused_reason(args.device) {
+        out.warn(reason);
     }
-    let sampler = out.starting(|| model.sampler_on(args.device, options)).map_err(|e| match e {
+    let sampler = out.engine_spinner(|| model.sampler_on(args.device, options)).map_err(|e| match e {
         Error::Invalid { subject, problem } => usage(format!("--{}: {problem}", subject.replace('_', "-"))),
         other => other.into(),
     })?;
@@ -144,7 +144,7 @@ fn sampler(args: &BenchSamplerArgs, out: &Output) -> anyhow::Result<()> {
         let bar = out.progress(count as u64, "requests");
         let requests = (0..count).map(|i| timed(&sampler, request(round, i), i % STREAMED == 0));
         let start = Instant::now();
-        for_each_concurrent(requests, args.in_flight, |_, (completion, first, whole)| {
+        for_each_concurrent(requests, args.max_in_flight, |_, (completion, first, whole)| {
             match completion {
                 Ok(s) => tokens += s.tokens.len(),
                 Err(e) => failure = Some(e),
@@ -159,15 +159,15 @@ fn sampler(args: &BenchSamplerArgs, out: &Output) -> anyhow::Result<()> {
         bar.finish_and_clear();
         failure.map_or(Ok((seconds, tokens, firsts, all)), Err)
     };
-    run_round("warming up", args.requests.min(args.in_flight.saturating_mul(2))).map_err(refused)?;
+    run_round("warming up", args.requests.min(args.max_in_flight.saturating_mul(2))).map_err(engine_error)?;
     let before = sampler.stats();
-    let (seconds, tokens, firsts, all) = run_round("measuring", args.requests).map_err(refused)?;
+    let (seconds, tokens, firsts, all) = run_round("measuring", args.requests).map_err(engine_error)?;
     let after = sampler.stats();
     let prompts = (after.prompt_tokens - before.prompt_tokens).max(1);
     let m = SamplerBenchResult {
         device: sampler.device(),
         requests: args.requests,
-        in_flight: args.in_flight,
+        max_in_flight: args.max_in_flight,
         prompt_tokens: args.prompt_tokens,
         prefix_tokens: args.prefix_tokens,
         completion_tokens: args.completion_tokens as usize,
@@ -186,7 +186,7 @@ fn sampler(args: &BenchSamplerArgs, out: &Output) -> anyhow::Result<()> {
     }
     out.line(format!(
         "{} requests, {} concurrent: {} prompt tokens ({} shared prefix), {} completion tokens",
-        m.requests, m.in_flight, m.prompt_tokens, m.prefix_tokens, m.completion_tokens
+        m.requests, m.max_in_flight, m.prompt_tokens, m.prefix_tokens, m.completion_tokens
     ))?;
     out.line(format!("device       {}", m.device))?;
     out.line(format!("throughput   {:.0} requests/s, {:.0} tokens/s", m.requests_per_second, m.tokens_per_second))?;

@@ -1,4 +1,4 @@
-//! `mage completions`: complete commands and options with the tab key.
+//! `mage completions`: shell completion scripts.
 
 use crate::{
     cli::{Cli, CompletionsArgs},

@@ -1,4 +1,4 @@
-//! `mage env`: which environments are there, what are they like, and how well can one do in them?
+//! `mage env`: lists and describes environments, computes upper bounds, and checks conformance.
 
 use super::world_ceilings::WorldCeilings;
 use crate::{
@@ -26,51 +26,51 @@ pub(crate) fn run(app: &App, args: &EnvArgs, out: &Output) -> anyhow::Result<()>
 
 fn list(app: &App, out: &Output) -> anyhow::Result<()> {
     if out.json {
-        let all: Vec<Shown> = app.registry.iter().map(|f| Shown::of(&**f)).collect();
+        let all: Vec<EnvDescription> = app.registry.iter().map(|f| EnvDescription::of(&**f)).collect();
         return out.object(&all);
     }
     let rows = app.registry.iter().map(|f| vec![f.id().to_string(), f.info().summary]);
-    out.line(table(&["environment", "what it is"], rows))?;
-    out.hint("\nmage env show NAME tells more about one; mage play NAME plays it.");
+    out.line(table(&["environment", "summary"], rows))?;
+    out.hint("\n`mage env show NAME` describes an environment; `mage play NAME` plays it.");
     Ok(())
 }
 
-/// An environment's description for programs.
+/// Description of an environment, as printed with `--json`.
 #[derive(Serialize)]
-struct Shown {
+struct EnvDescription {
     id: String,
     env_info: EnvInfo,
     policies: Vec<ScriptedAgentInfo>,
     populations: Vec<&'static str>,
-    /// Of the population that was asked for.
+    /// Splits of the selected population.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    splits: Vec<ShownSplit>,
+    splits: Vec<SplitDescription>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    oracles: Option<Ceilings>,
+    oracles: Option<EnvCeilings>,
 }
 
-/// A split, and what sets it apart.
+/// A split with its own settings.
 #[derive(Serialize)]
-struct ShownSplit {
+struct SplitDescription {
     name: String,
     max_turns: u32,
     options: OptionMap,
 }
 
-/// The best that can be done.
+/// Upper bounds on the score.
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Ceilings {
-    /// Against opponents.
+enum EnvCeilings {
+    /// Against the opponents of a game.
     Games(Box<OracleReport>),
-    /// In a world.
+    /// On the tasks of a world.
     World(WorldCeilings),
 }
 
-impl Shown {
+impl EnvDescription {
     fn of(env_spec: &dyn EnvSpec) -> Self {
         let random = ScriptedAgentInfo::new("random", "any legal action");
-        Shown {
+        EnvDescription {
             id: env_spec.id().to_string(),
             env_info: env_spec.info(),
             policies: [random].into_iter().chain(env_spec.scripted_agents()).collect(),
@@ -81,53 +81,54 @@ impl Shown {
     }
 }
 
-/// The splits of a population, with the settings that are theirs alone.
-fn splits(env_spec: &dyn EnvSpec, population: &Population) -> anyhow::Result<Vec<ShownSplit>> {
-    let shown = |name: &str| {
+/// The splits of a population with their own settings.
+fn splits(env_spec: &dyn EnvSpec, population: &Population) -> anyhow::Result<Vec<SplitDescription>> {
+    let describe = |name: &str| {
         let options = population.overrides.get(name).cloned().unwrap_or_default();
-        Ok(ShownSplit { name: name.to_owned(), max_turns: env_spec.max_turns(population, name)?, options })
+        Ok(SplitDescription { name: name.to_owned(), max_turns: env_spec.max_turns(population, name)?, options })
     };
-    population.splits().map(shown).collect()
+    population.splits().map(describe).collect()
 }
 
 fn show(app: &App, args: &EnvShowArgs, out: &Output) -> anyhow::Result<()> {
     let (env_spec, population) = select(app, &args.env, &args.selection)?;
-    let mut shown = Shown::of(&*env_spec);
-    shown.splits = splits(&*env_spec, &population)?;
+    let mut description = EnvDescription::of(&*env_spec);
+    description.splits = splits(&*env_spec, &population)?;
     if args.oracles {
-        shown.oracles = Some(ceilings(&*env_spec, &population, args, out)?);
+        description.oracles = Some(ceilings(&*env_spec, &population, args, out)?);
     }
     if out.json {
-        return out.object(&shown);
+        return out.object(&description);
     }
-    match &shown.oracles {
-        Some(Ceilings::Games(report)) => {
+    match &description.oracles {
+        Some(EnvCeilings::Games(report)) => {
             print_oracles(report, out)?;
-            hint_at_splits(&population, args, out);
+            hint_other_splits(&population, args, out);
             Ok(())
         }
-        Some(Ceilings::World(report)) => report.print(out),
+        Some(EnvCeilings::World(report)) => report.print(out),
         None => {
-            print_schema(&shown, out)?;
-            print_splits(&shown, out)?;
+            print_info(&description, out)?;
+            print_splits(&description, out)?;
             print_population(&population, args.selection.split(), out)?;
-            if !shown.env_info.opponents.is_empty() || env_spec.solver().is_some() {
-                out.hint(format!("\nmage env show {} --oracles computes the best that can be done.", shown.id));
+            if !description.env_info.opponents.is_empty() || env_spec.solver().is_some() {
+                out.hint(format!("\n`mage env show {} --oracles` computes upper bounds on the score.", description.id));
             }
             Ok(())
         }
     }
 }
 
-/// That there is more than was shown: selection one meets depends on the split.
-fn hint_at_splits(population: &Population, args: &EnvShowArgs, out: &Output) {
+/// Hints at splits with other opponents.
+fn hint_other_splits(population: &Population, args: &EnvShowArgs, out: &Output) {
     let shown = args.selection.split();
-    let met = |split: &str| population.in_split(split).unwrap_or_default();
-    let others = population.splits().filter(|split| !met(split).is_empty() && met(split) != met(shown));
+    let opponents = |split: &str| population.in_split(split).unwrap_or_default();
+    let others =
+        population.splits().filter(|split| !opponents(split).is_empty() && opponents(split) != opponents(shown));
     let others: Vec<String> = others.map(|split| format!("--split {split}")).collect();
-    // Opponents named on the command line are in the split asked for alone.
+    // Opponents named on the command line belong to the selected split only.
     if !others.is_empty() && args.selection.opponent.is_empty() {
-        out.hint(format!("\nThese are the {shown} opponents; {} shows others.", others.join(" or ")));
+        out.hint(format!("\nThese are the {shown} opponents; use {} for others.", others.join(" or ")));
     }
 }
 
@@ -136,28 +137,28 @@ fn ceilings(
     population: &Population,
     args: &EnvShowArgs,
     out: &Output,
-) -> anyhow::Result<Ceilings> {
+) -> anyhow::Result<EnvCeilings> {
     let split = args.selection.split();
-    let games = out.waiting("working out the ceilings", || env_spec.oracles(population, split, args.episodes))?;
+    let games = out.spinner("computing upper bounds", || env_spec.oracles(population, split, args.episodes))?;
     if let Some(report) = games {
-        return Ok(Ceilings::Games(Box::new(report)));
+        return Ok(EnvCeilings::Games(Box::new(report)));
     }
     if let Some(solver) = env_spec.solver() {
-        let of = WorldCeilings::compute(&args.env, solver, population, args.selection.split.as_deref(), out)?;
-        return Ok(Ceilings::World(of));
+        let ceilings = WorldCeilings::compute(&args.env, solver, population, args.selection.split.as_deref(), out)?;
+        return Ok(EnvCeilings::World(ceilings));
     }
-    let told = env_spec.scripted_agents().into_iter().find(|r| r.full_info).map(|r| r.name);
-    let instead = told.map_or_else(String::new, |name| {
-        format!("; mage eval --env {} --policy {name} measures what is possible", args.env)
+    let full_info = env_spec.scripted_agents().into_iter().find(|r| r.full_info).map(|r| r.name);
+    let alternative = full_info.map_or_else(String::new, |name| {
+        format!("; evaluate the agent with full information: mage eval --env {} --policy {name}", args.env)
     });
-    Err(usage(format!("{} has no ceilings that could be computed{instead}", args.env)))
+    Err(usage(format!("{} has no oracle{alternative}", args.env)))
 }
 
-fn print_schema(shown: &Shown, out: &Output) -> anyhow::Result<()> {
-    let env_info = &shown.env_info;
+fn print_info(description: &EnvDescription, out: &Output) -> anyhow::Result<()> {
+    let env_info = &description.env_info;
     out.line(styled(BOLD, &env_info.title))?;
     out.line(format!(
-        "{}; {} {}, at most {} turns, counted in {}",
+        "{}; {} {}, at most {} turns, score in {}",
         env_info.summary,
         env_info.seats,
         if env_info.seats == 1 { "seat" } else { "seats" },
@@ -166,44 +167,44 @@ fn print_schema(shown: &Shown, out: &Output) -> anyhow::Result<()> {
     ))?;
     if !env_info.options.is_empty() {
         let rows = env_info.options.iter().map(|o| vec![o.key.clone(), o.values.clone(), o.about.clone()]);
-        out.line(format!("\n{}", columns(&["setting", "values", "what it does"], rows)))?;
+        out.line(format!("\n{}", columns(&["option", "values", "description"], rows)))?;
     }
     if !env_info.opponents.is_empty() {
         let rows = env_info.opponents.iter().map(|(kind, about)| vec![kind.clone(), about.clone()]);
-        out.line(format!("\n{}", columns(&["kind of opponent", "what it does"], rows)))?;
+        out.line(format!("\n{}", columns(&["opponent kind", "description"], rows)))?;
     }
-    let rows = shown.policies.iter().map(|p| {
-        let told = if p.full_info { " (told the hidden parts)" } else { "" };
-        vec![p.name.clone(), format!("{}{told}", p.about)]
+    let rows = description.policies.iter().map(|p| {
+        let full_info = if p.full_info { " (full information)" } else { "" };
+        vec![p.name.clone(), format!("{}{full_info}", p.about)]
     });
-    out.line(format!("\n{}", columns(&["policy", "how it plays"], rows)))?;
-    if !shown.populations.is_empty() {
-        out.line(format!("\npopulations: {}", shown.populations.join(", ")))?;
+    out.line(format!("\n{}", columns(&["policy", "description"], rows)))?;
+    if !description.populations.is_empty() {
+        out.line(format!("\npopulations: {}", description.populations.join(", ")))?;
     }
     Ok(())
 }
 
-/// The splits of a world: in games they are told apart by opponents, which follow.
-fn print_splits(shown: &Shown, out: &Output) -> anyhow::Result<()> {
-    if !shown.env_info.opponents.is_empty() {
+/// Prints the splits of a world. The splits of a game differ in their opponents, see [`print_population`].
+fn print_splits(description: &EnvDescription, out: &Output) -> anyhow::Result<()> {
+    if !description.env_info.opponents.is_empty() {
         return Ok(());
     }
     let value = |v: &serde_json::Value| v.as_str().map_or_else(|| v.to_string(), str::to_owned);
-    let rows = shown.splits.iter().map(|split| {
-        let settings = split.options.0.iter().map(|(key, v)| format!("{key}={}", value(v)));
-        vec![split.name.clone(), split.max_turns.to_string(), settings.collect::<Vec<_>>().join(", ")]
+    let rows = description.splits.iter().map(|split| {
+        let options = split.options.0.iter().map(|(key, v)| format!("{key}={}", value(v)));
+        vec![split.name.clone(), split.max_turns.to_string(), options.collect::<Vec<_>>().join(", ")]
     });
-    out.line(format!("\n{}", columns(&["split", "turns", "settings of its own"], rows)))
+    out.line(format!("\n{}", columns(&["split", "max. turns", "options"], rows)))
 }
 
-/// TaskSelection one meets in a split, and how often.
+/// Prints the opponents of a split with their sampling probabilities.
 fn print_population(population: &Population, split: &str, out: &Output) -> anyhow::Result<()> {
     let opponents = population.in_split(split)?;
     if opponents.is_empty() {
         return Ok(());
     }
-    let shares = opponents.iter().map(|(share, spec)| format!("{} {:.0} %", spec.name, 100.0 * share));
-    out.line(format!("\n{split} opponents: {}", shares.collect::<Vec<_>>().join(", ")))
+    let probabilities = opponents.iter().map(|(p, spec)| format!("{} {:.0} %", spec.name, 100.0 * p));
+    out.line(format!("\n{split} opponents: {}", probabilities.collect::<Vec<_>>().join(", ")))
 }
 
 fn print_oracles(report: &OracleReport, out: &Output) -> anyhow::Result<()> {
@@ -225,67 +226,74 @@ fn print_oracles(report: &OracleReport, out: &Output) -> anyhow::Result<()> {
             let cells = values.iter().copied().chain([sum]).map(score);
             [name.to_owned()].into_iter().chain(cells).collect::<Vec<_>>()
         };
-        let learner = |what: &str, error: f64| {
-            format!("best learner, {what}{}", if is_lower_bound(error) { ", at least" } else { "" })
+        let bayes_adaptive = |objective: &str, error: f64| {
+            format!("Bayes-adaptive, {objective}{}", if is_lower_bound(error) { ", at least" } else { "" })
         };
         let rows = [
-            row("best without memory", &seat.memoryless),
-            row(&learner("sum", seat.sum_gap), &seat.sum.by_episode),
-            row(&learner("last", seat.last_gap), &seat.last.by_episode),
-            row("opponent known", &seat.full_info),
+            row("memoryless", &seat.memoryless),
+            row(&bayes_adaptive("sum of episodes", seat.sum_gap), &seat.sum.by_episode),
+            row(&bayes_adaptive("last episode", seat.last_gap), &seat.last.by_episode),
+            row("known opponent", &seat.full_info),
         ];
         let header: Vec<&str> = header.iter().map(String::as_str).collect();
         out.line(table(&header, rows))?;
         if !seat.best_response.is_empty() {
-            let known: Vec<String> =
+            let values: Vec<String> =
                 seat.best_response.iter().map(|v| format!("{} {}", v.name, score(v.value))).collect();
-            out.line(styled(DIM, format!("best responses: {}", known.join(", "))))?;
+            out.line(styled(DIM, format!("best responses: {}", values.join(", "))))?;
         }
         if is_lower_bound(seat.last_gap.max(seat.sum_gap)) {
             let (last, sum) = (score(seat.last_gap), score(seat.sum_gap));
             out.line(styled(
                 DIM,
-                format!("the best learner's last episode may be up to {last} better, its sum {sum}"),
+                format!("the Bayes-adaptive rows are lower bounds: the last episode is at most {last} too low, the sum {sum}"),
             ))?;
         }
     }
-    out.line(format!("\n{}", styled(DIM, how_sure(report))))?;
+    out.line(format!("\n{}", styled(DIM, accuracy_note(report))))?;
     print_samples(report, out)
 }
 
-/// What is exact, what is a bound, and why.
-fn how_sure(report: &OracleReport) -> &'static str {
+/// Which values are exact, bounds or estimates, and why.
+fn accuracy_note(report: &OracleReport) -> &'static str {
     match (report.sampled_opponents.is_empty(), report.learner_is_lower_bound()) {
         (true, false) => "all values are exact to the decimals shown",
         (true, true) => {
-            "all values are exact but those of the best learner: these opponents lead to more beliefs than could be solved, so \
-             that its rows are what a policy earns that was found, and the optimum lies at most so far above"
+            "all values are exact except the Bayes-adaptive rows: there are too many beliefs to solve, so these rows are the score of \
+             the policy that was found"
         }
         (false, false) => {
-            "all values are exact for the moves that were counted, and so estimates for the opponents themselves"
+            "all values are exact for the sampled move frequencies of the opponents, and estimates for the opponents themselves"
         }
         (false, true) => {
-            "all values are exact for the moves that were counted, and so estimates for the opponents themselves; but the best \
-             learner's rows are what a policy earns that was found (there are more beliefs than could be solved), and the \
-             optimum lies at most so far above"
+            "all values are exact for the sampled move frequencies of the opponents, and estimates for the opponents themselves, \
+             except the Bayes-adaptive rows: there are too many beliefs to solve, so these rows are the score of the policy that \
+             was found"
         }
     }
 }
 
-/// Where numbers rest on samples, how many, and what else there is to know.
+/// Prints the sample sizes of sampled opponents, and the notes.
 fn print_samples(report: &OracleReport, out: &Output) -> anyhow::Result<()> {
     if !report.sampled_opponents.is_empty() {
         let rows = report.sampled_opponents.iter().map(|s| {
             vec![
                 s.name.clone(),
                 s.seat.to_string(),
-                format!("{} or more in each of {} positions", s.samples, s.positions),
+                format!("at least {} in each of {} positions", s.samples, s.positions),
                 score(s.fitted_value),
                 s.games.to_string(),
                 format!("{} ± {}", score(s.measured_value), score(s.standard_error)),
             ]
         });
-        let header = ["asked, not known", "from seat", "moves", "best response to them", "fresh games", "won there"];
+        let header = [
+            "sampled opponent",
+            "agent seat",
+            "samples",
+            "best response (fitted)",
+            "validation games",
+            "best response (validated)",
+        ];
         out.line(format!("\n{}", table(&header, rows)))?;
     }
     for note in &report.notes {
@@ -297,8 +305,7 @@ fn print_samples(report: &OracleReport, out: &Output) -> anyhow::Result<()> {
 fn seat_title(seat: &SeatOracle) -> String {
     match seat.seat {
         Some(n) => format!("seat {n}"),
-        // A population may have one seat more often than the other, or one alone.
-        None => "seats as often as the population has them".to_owned(),
+        None => "mean over the seat distribution of the population".to_owned(),
     }
 }
 
@@ -308,17 +315,17 @@ fn conform(app: &App, args: &EnvConformArgs, out: &Output) -> anyhow::Result<()>
     if out.json {
         out.object(&report)?;
     } else {
-        let rows = report.compared.iter().map(|(what, n)| vec![what.clone(), n.to_string()]);
+        let rows = report.compared.iter().map(|(name, n)| vec![name.clone(), n.to_string()]);
         out.line(table(&["compared", "count"], rows))?;
         for (reason, n) in &report.skipped {
-            out.line(format!("{n} left out: {reason}"))?;
+            out.line(format!("{n} skipped: {reason}"))?;
         }
         for (key, n) in &report.ignored {
-            out.line(format!("{n} with a key that is not known and was not looked at: `{key}`"))?;
+            out.line(format!("{n} with the unknown key `{key}`, which was ignored"))?;
         }
         if let Some(d) = &report.first {
             out.line(format!("\nfirst difference, at {}:", d.location))?;
-            out.line(format!("the original: {}\nours:         {}", d.expected, d.actual))?;
+            out.line(format!("original: {}\nmage:     {}", d.expected, d.actual))?;
         }
     }
     if report.passed() {
@@ -328,7 +335,7 @@ fn conform(app: &App, args: &EnvConformArgs, out: &Output) -> anyhow::Result<()>
         return Ok(());
     }
     match report.different {
-        0 => anyhow::bail!("nothing in {} could be compared", args.golden.display()),
+        0 => anyhow::bail!("{} contains nothing that can be compared", args.golden.display()),
         n => anyhow::bail!("{}", styled(BAD, format!("{n} differ"))),
     }
 }
@@ -337,13 +344,13 @@ fn generate(app: &App, args: &EnvGenerateArgs, out: &Output) -> anyhow::Result<(
     let (env_spec, population) = select(app, &args.env, &args.selection)?;
     print_warnings(&*env_spec, &population, args.selection.split(), out)?;
     let seats = env_spec.info().seats;
-    let draw = |i| population.draw(args.selection.split(), seats, Seed::new(args.seed).child("generate").at(i));
-    let tasks = (0..args.count).map(draw).collect::<Result<Vec<_>, _>>()?;
+    let sample_task = |i| population.draw(args.selection.split(), seats, Seed::new(args.seed).child("generate").at(i));
+    let tasks = (0..args.count).map(sample_task).collect::<Result<Vec<_>, _>>()?;
     let files = env_spec.export(&tasks, &args.out, args.data.as_deref())?;
     if out.json {
         return out.object(&files);
     }
     files.iter().try_for_each(|f| out.line(f.display()))?;
-    out.hint("games of seen rooms stand among the training games: play them with --split train");
+    out.hint("games in seen rooms belong to the split train: play them with --split train");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `mage recipe`: what can be said, and what does it mean?
+//! `mage recipe`: lists, merges and explains recipes.
 
 use crate::{
     cli::{RecipeArgs, RecipeCommand},
@@ -12,16 +12,16 @@ pub(crate) fn run(args: &RecipeArgs, out: &Output) -> anyhow::Result<()> {
     match &args.command {
         RecipeCommand::List => list(out),
         RecipeCommand::Show { recipes, set } => show(recipes, set, out),
-        RecipeCommand::Explain { key } => tell(key, out),
+        RecipeCommand::Explain { key } => explain_keys(key, out),
     }
 }
 
-/// Puts recipes and settings together.
+/// Merges recipes and overrides.
 pub(crate) fn compose(recipes: &[String], set: &[String]) -> anyhow::Result<mage_train::recipe::Recipe> {
     let mut composer = Composer::new();
-    // A method says nothing of a world: by itself it is meant for the default one.
-    let method = |name: &String| Method::NAMES.contains(&name.replace('-', "_").as_str());
-    if !recipes.is_empty() && recipes.iter().all(method) {
+    // A method does not define an environment: without a recipe it is merged into the default one.
+    let is_method = |name: &String| Method::NAMES.contains(&name.replace('-', "_").as_str());
+    if !recipes.is_empty() && recipes.iter().all(is_method) {
         composer.add("kuhn").map_err(usage)?;
     }
     for name in recipes {
@@ -40,8 +40,8 @@ fn list(out: &Output) -> anyhow::Result<()> {
         return out.object(&serde_json::json!({ "recipes": recipes, "methods": methods }));
     }
     out.line(format!("{}\n  {}", styled(BOLD, "recipes"), recipes.join("\n  ")))?;
-    out.line(format!("{}\n  {}", styled(BOLD, "methods, to be put after a recipe"), methods.join("\n  ")))?;
-    out.hint("mage recipe show kuhn lamer prints the two put together; mage train kuhn lamer runs them");
+    out.line(format!("{}\n  {}", styled(BOLD, "methods (merge after a recipe)"), methods.join("\n  ")))?;
+    out.hint("`mage recipe show kuhn lamer` prints a merged recipe; `mage train kuhn lamer` runs it");
     Ok(())
 }
 
@@ -50,7 +50,7 @@ fn show(recipes: &[String], set: &[String], out: &Output) -> anyhow::Result<()> 
     if out.json { out.object(&recipe) } else { out.line(recipe.to_toml().trim_end()) }
 }
 
-fn tell(key: &str, out: &Output) -> anyhow::Result<()> {
+fn explain_keys(key: &str, out: &Output) -> anyhow::Result<()> {
     let fields = explain(key).map_err(usage)?;
     if out.json {
         return out.object(&fields);

@@ -1,4 +1,4 @@
-//! `mage report`: what came out of it all?
+//! `mage report`: report of runs and evaluations.
 
 use crate::{
     cli::ReportArgs,
@@ -6,7 +6,7 @@ use crate::{
     usage,
 };
 use anyhow::Context;
-use mage_report::{Limits, Painter, csv, drawings, html, markdown, read, tables};
+use mage_report::{PngRenderer, ReportLimits, csv, figures, html, load_report, markdown, tables};
 use serde_json::json;
 use std::{fs, path::PathBuf};
 
@@ -16,47 +16,45 @@ pub(crate) fn run(args: &ReportArgs, out: &Output) -> anyhow::Result<()> {
     }
     let mut paths = args.paths.clone();
     if paths.is_empty() {
-        // Where `mage train` and `mage sweep` put things.
+        // The default output directories of `mage train` and `mage sweep`.
         paths = ["runs", "sweeps"].map(PathBuf::from).into_iter().filter(|p| p.exists()).collect();
         if paths.is_empty() {
-            return Err(usage(
-                "there is neither a folder runs nor one called sweeps here; name what is to be reported",
-            ));
+            return Err(usage("neither runs/ nor sweeps/ exists here; name the paths to report"));
         }
     }
-    let limits = Limits { transcripts: args.transcripts, ..Limits::default() };
-    let report = out.waiting("reading", || read(&paths, limits))?;
+    let limits = ReportLimits { transcripts: args.transcripts, ..ReportLimits::default() };
+    let report = out.spinner("reading", || load_report(&paths, limits))?;
     if report.is_empty() {
-        let what = report.notes.join("\n");
-        return Err(usage(format!("there is nothing to report here: no training run, no records, no summary\n{what}")));
+        let notes = report.notes.join("\n");
+        return Err(usage(format!("found no training runs, trajectories or summaries\n{notes}")));
     }
-    let (tables, drawings) = (tables(&report), drawings(&report));
-    let figures = args.out.join("figures");
-    fs::create_dir_all(&figures).with_context(|| format!("cannot make {}", figures.display()))?;
+    let (tables, figures) = (tables(&report), figures(&report));
+    let figure_dir = args.out.join("figures");
+    fs::create_dir_all(&figure_dir).with_context(|| format!("cannot create {}", figure_dir.display()))?;
     let mut files = Vec::new();
-    let mut put = |name: &str, bytes: &[u8]| {
+    let mut write = |name: &str, bytes: &[u8]| {
         files.push(name.to_owned());
         let path = args.out.join(name);
         fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))
     };
-    put("report.html", html(&report, &tables, &drawings).as_bytes())?;
-    put("report.md", markdown(&report, &tables, &drawings).as_bytes())?;
-    put("report.csv", csv(&report).as_bytes())?;
-    let painter = Painter::default();
-    for drawing in &drawings {
-        put(&format!("figures/{}.svg", drawing.id), drawing.svg.as_bytes())?;
-        let picture = out.waiting("painting", || painter.png(&drawing.svg))?;
-        put(&format!("figures/{}.png", drawing.id), &picture)?;
+    write("report.html", html(&report, &tables, &figures).as_bytes())?;
+    write("report.md", markdown(&report, &tables, &figures).as_bytes())?;
+    write("report.csv", csv(&report).as_bytes())?;
+    let renderer = PngRenderer::default();
+    for figure in &figures {
+        write(&format!("figures/{}.svg", figure.id), figure.svg.as_bytes())?;
+        let png = out.spinner("rendering", || renderer.png(&figure.svg))?;
+        write(&format!("figures/{}.png", figure.id), &png)?;
     }
     if out.json {
         return out.object(&json!({ "out": args.out, "files": files, "report": report }));
     }
-    let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+    let count = |n: usize, noun: &str| format!("{n} {noun}{}", if n == 1 { "" } else { "s" });
     out.line(format!(
         "{}, {}, {}: open {}",
-        count(report.entries.len(), "result"),
+        count(report.results.len(), "result"),
         count(report.runs.len(), "run"),
-        count(drawings.len(), "figure"),
+        count(figures.len(), "figure"),
         styled(BOLD, args.out.join("report.html").display())
     ))?;
     report.notes.iter().for_each(|note| out.hint(note));

@@ -1,4 +1,4 @@
-//! `mage train`: learn to adapt.
+//! `mage train`: training runs.
 
 use crate::{
     App,
@@ -7,7 +7,7 @@ use crate::{
     interrupt::Interrupted,
     output::{BOLD, DIM, GOOD, Output, styled},
     progress::{TrainingProgress, estimate},
-    table::{score, span, table},
+    table::{duration, score, table},
     task_selection::{print_warnings, read_population, usage_in},
     usage,
 };
@@ -30,35 +30,36 @@ use std::{
 
 pub(crate) fn run(app: &App, args: &TrainArgs, out: &Output) -> anyhow::Result<()> {
     let recipe = recipe(args)?;
-    let setting = setting(app, &recipe)?;
-    print_warnings(&*setting.env_spec, &setting.population, &recipe.env.split, out)?;
+    let env = train_env(app, &recipe)?;
+    print_warnings(&*env.env_spec, &env.population, &recipe.env.split, out)?;
     if args.dry_run {
-        return dry_run(args, &recipe, &setting, out);
+        return dry_run(args, &recipe, &env, out);
     }
-    let begun = Arc::new(AtomicBool::new(false));
-    let stop = listen("stopping after the current step; press Ctrl-C again to stop at once", Arc::clone(&begun))?;
+    let started = Arc::new(AtomicBool::new(false));
+    let message = "stopping after the current step; press Ctrl-C again to stop immediately";
+    let stop = handle_ctrl_c(message, Arc::clone(&started))?;
     let mut progress = TrainingProgress::new(*out);
     let mut training = match &args.resume {
         Some(dir) => {
-            let hosts = setting.env_spec.info().seats > 1;
-            let mut said = |e| progress.show(e);
-            match out.starting(|| Training::resume(recipe, setting, dir, args.force, Arc::clone(&stop), &mut said))? {
-                Resumed::Finished(outcome) => return already_finished(&outcome, dir, hosts, out),
+            let playable = env.env_spec.info().seats > 1;
+            let mut show = |e| progress.show(e);
+            match out.engine_spinner(|| Training::resume(recipe, env, dir, args.force, Arc::clone(&stop), &mut show))? {
+                Resumed::Finished(outcome) => return already_finished(&outcome, dir, playable, out),
                 Resumed::Running(training) => training,
             }
         }
         None => {
             let dir = args.out.clone().unwrap_or_else(|| free_directory(&args.recipes));
-            Box::new(out.starting(|| Training::create(recipe, setting, &dir, Arc::clone(&stop)))?)
+            Box::new(out.engine_spinner(|| Training::create(recipe, env, &dir, Arc::clone(&stop)))?)
         }
     };
-    begun.store(true, Ordering::Relaxed);
+    started.store(true, Ordering::Relaxed);
     let outcome = training.run(&mut |e| progress.show(e));
     progress.clear();
     let dir = training.path().to_owned();
-    let go_on = || styled(BOLD, format!("mage train --resume {}", shell_word(&dir)));
+    let resume = || styled(BOLD, format!("mage train --resume {}", shell_quote(&dir)));
     if outcome.is_err() && last_model(&dir).is_ok() {
-        out.hint(format!("what was learned up to the last checkpoint is kept; go on from it with {}", go_on()));
+        out.hint(format!("the last checkpoint is kept; resume with {}", resume()));
     }
     let outcome = outcome?;
     let finished = outcome.after.is_some();
@@ -66,13 +67,15 @@ pub(crate) fn run(app: &App, args: &TrainArgs, out: &Output) -> anyhow::Result<(
         let event = if finished { "finished" } else { "stopped" };
         out.object(&serde_json::json!({ "event": event, "outcome": outcome }))?;
     } else if !finished {
-        let (done, of) = (outcome.updates, outcome.total_updates);
-        let where_to = match outcome.before {
-            None => "stopped before the first update; the warm start will begin again".to_owned(),
-            Some(_) if done == of => format!("stopped after all {of} updates, saved; the closing table is missing"),
-            Some(_) => format!("stopped after {done} of {of} updates, saved"),
+        let (done, total) = (outcome.updates, outcome.total_updates);
+        let progress = match outcome.before {
+            None => "stopped before the first update; the warm start will be repeated".to_owned(),
+            Some(_) if done == total => {
+                format!("stopped after all {total} updates; checkpoint saved, final evaluation missing")
+            }
+            Some(_) => format!("stopped after {done} of {total} updates; checkpoint saved"),
         };
-        out.line(format!("{where_to}; go on with {}", go_on()))?;
+        out.line(format!("{progress}; resume with {}", resume()))?;
     }
     if !finished {
         return Err(Interrupted.into());
@@ -83,46 +86,47 @@ pub(crate) fn run(app: &App, args: &TrainArgs, out: &Output) -> anyhow::Result<(
     report(&outcome, &dir, training.has_opponent_seat(), out)
 }
 
-/// Says what came of a run that somebody wants to go on though nothing is left to do.
-fn already_finished(outcome: &TrainOutcome, dir: &Path, hosts: bool, out: &Output) -> anyhow::Result<()> {
+/// Reports a finished run that the user tried to resume.
+fn already_finished(outcome: &TrainOutcome, dir: &Path, playable: bool, out: &Output) -> anyhow::Result<()> {
     if out.json {
         return out.object(&serde_json::json!({ "event": "finished", "outcome": outcome }));
     }
-    out.hint(format!("{} is finished, with all {} updates; nothing was done", dir.display(), outcome.total_updates));
-    report(outcome, dir, hosts, out)
+    out.hint(format!("{} is already finished after {} updates; nothing to do", dir.display(), outcome.total_updates));
+    report(outcome, dir, playable, out)
 }
 
-/// Counts Ctrl-C: the first asks to stop and says so, the second stops at once.
-pub(super) fn stop_on_ctrl_c(says: &'static str) -> anyhow::Result<Arc<AtomicU8>> {
-    listen(says, Arc::new(AtomicBool::new(true)))
+/// Installs a Ctrl-C handler: the first Ctrl-C prints `message` and requests a stop, the second exits.
+pub(super) fn stop_on_ctrl_c(message: &'static str) -> anyhow::Result<Arc<AtomicU8>> {
+    handle_ctrl_c(message, Arc::new(AtomicBool::new(true)))
 }
 
-/// The same, but the first stops at once as long as nothing has begun: who waits for an engine has nothing to save.
-fn listen(says: &'static str, begun: Arc<AtomicBool>) -> anyhow::Result<Arc<AtomicU8>> {
+/// Like [`stop_on_ctrl_c`], but Ctrl-C exits immediately until `started` is set: before that there is nothing to save.
+fn handle_ctrl_c(message: &'static str, started: Arc<AtomicBool>) -> anyhow::Result<Arc<AtomicU8>> {
     let stop = Arc::new(AtomicU8::new(0));
     let handler = Arc::clone(&stop);
-    ctrlc::set_handler(move || match (handler.fetch_add(1, Ordering::Relaxed), begun.load(Ordering::Relaxed)) {
-        (0, true) => eprintln!("\n{says}"),
+    ctrlc::set_handler(move || match (handler.fetch_add(1, Ordering::Relaxed), started.load(Ordering::Relaxed)) {
+        (0, true) => eprintln!("\n{message}"),
         _ => std::process::exit(130),
     })
     .context("cannot listen for Ctrl-C")?;
     Ok(stop)
 }
 
-/// The recipe of a new run, or that of the run to be resumed with what the user changes.
+/// The recipe of a new run, or of a resumed run with the user's overrides.
 fn recipe(args: &TrainArgs) -> anyhow::Result<Recipe> {
     let set = args.overrides.to_set();
     let Some(dir) = &args.resume else { return compose(&args.recipes, &set) };
-    let written = RunDir::recipe(dir).map_err(usage)?;
+    let stored = RunDir::recipe(dir).map_err(usage)?;
     let mut composer = mage_train::recipe::Composer::new();
-    composer.add_text(&written.to_toml(), "the run's recipe").map_err(usage)?;
+    composer.add_text(&stored.to_toml(), "the run's recipe").map_err(usage)?;
     for setting in &set {
         composer.set(setting).map_err(usage)?;
     }
     composer.finish().map_err(usage)
 }
 
-pub(super) fn setting(app: &App, recipe: &Recipe) -> anyhow::Result<TrainEnv> {
+/// Environment, population and prompts of a recipe.
+pub(super) fn train_env(app: &App, recipe: &Recipe) -> anyhow::Result<TrainEnv> {
     let env_spec = Arc::clone(app.registry.get(&recipe.env.name).map_err(usage)?);
     let population = match recipe.env.population.as_str() {
         "" => env_spec.default_population(),
@@ -131,57 +135,57 @@ pub(super) fn setting(app: &App, recipe: &Recipe) -> anyhow::Result<TrainEnv> {
     if population.env != env_spec.id() {
         return Err(usage(format!("population {} is for {}", recipe.env.population, population.env)));
     }
-    let wrong = |e| usage_in(&recipe.env.population, &e);
-    env_spec.check(&population).map_err(wrong)?;
-    population.in_split(&recipe.env.split).map_err(wrong)?;
-    population.in_split(&recipe.eval.split).map_err(wrong)?;
+    let usage_error = |e| usage_in(&recipe.env.population, &e);
+    env_spec.check(&population).map_err(usage_error)?;
+    population.in_split(&recipe.env.split).map_err(usage_error)?;
+    population.in_split(&recipe.eval.split).map_err(usage_error)?;
     Ok(TrainEnv {
         prompts: app.prompts.get(&recipe.env.name)?,
         population,
         env_spec,
         commit: option_env!("MAGE_COMMIT").map(str::to_owned),
-        // At once and beside any picture of progress: whoever waits wants to know for what.
+        // Printed immediately, also during a progress bar, to explain delays.
         status_log: StatusLog::new(|line| eprintln!("{line}")),
     })
 }
 
-/// The first of runs/kuhn-1, runs/kuhn-2, … that is free.
+/// The first of runs/kuhn-1, runs/kuhn-2, … that does not exist.
 fn free_directory(recipes: &[String]) -> PathBuf {
     let stem = |name: &String| {
         let path = Path::new(name);
-        let whole = if path.extension().is_some_and(|e| e == "toml") { path.file_stem().map(Path::new) } else { None };
-        whole.unwrap_or(path).display().to_string().replace(['/', '\\'], "-")
+        let file = if path.extension().is_some_and(|e| e == "toml") { path.file_stem().map(Path::new) } else { None };
+        file.unwrap_or(path).display().to_string().replace(['/', '\\'], "-")
     };
     let name = recipes.iter().map(stem).collect::<Vec<_>>().join("-");
     (1..).map(|n| PathBuf::from(format!("runs/{name}-{n}"))).find(|p| !p.exists()).unwrap_or_else(|| "runs/run".into())
 }
 
-fn dry_run(args: &TrainArgs, recipe: &Recipe, setting: &TrainEnv, out: &Output) -> anyhow::Result<()> {
+fn dry_run(args: &TrainArgs, recipe: &Recipe, env: &TrainEnv, out: &Output) -> anyhow::Result<()> {
     if let Some(file) = args.out.as_ref().filter(|f| f.exists()) {
-        return Err(usage(format!("{}: it is there already; give --out a file that is not", file.display())));
+        return Err(usage(format!("--out {}: the file exists already", file.display())));
     }
-    let plan = out.waiting("trying an update", || ResourcePlan::new(recipe, setting))?;
+    let plan = out.spinner("measuring an update", || ResourcePlan::new(recipe, env))?;
     if let Some(file) = &args.out {
         std::fs::write(file, recipe.to_toml()).with_context(|| format!("cannot write {}", file.display()))?;
     }
     if out.json {
         return out.object(&plan);
     }
-    let uncounted = || "unknown without a tokenizer and a list of legal actions".to_owned();
-    let about = |tokens: Option<u64>| tokens.map_or_else(uncounted, |n| format!("about {n}"));
+    let unknown = || "unknown without a tokenizer and a list of legal actions".to_owned();
+    let about = |tokens: Option<u64>| tokens.map_or_else(unknown, |n| format!("about {n}"));
     let device = plan.servers.clone().or_else(|| plan.gpu.clone()).unwrap_or_else(|| "cpu".to_owned());
     let mut rows = vec![("device", device), ("parameters", plan.parameters.to_string())];
     if plan.trainable_parameters != plan.parameters {
-        rows.push(("  of which an adapter's learn", plan.trainable_parameters.to_string()));
+        rows.push(("  trainable (adapter)", plan.trainable_parameters.to_string()));
     }
     rows.extend([
         ("episodes per update", plan.episodes.to_string()),
-        ("tokens of prompts per update", about(plan.prompt_tokens)),
-        ("tokens of answers, at most", about(plan.response_tokens)),
+        ("prompt tokens per update", about(plan.prompt_tokens)),
+        ("completion tokens per update, at most", about(plan.response_tokens)),
     ]);
-    // What servers have room for, and how long they take, is not known here.
+    // Memory and time of remote servers are unknown.
     if plan.servers.is_none() {
-        rows.extend(room(&plan));
+        rows.extend(local_resources(&plan));
     }
     out.line(table(&["", ""], rows.into_iter().map(|(k, v)| vec![k.to_owned(), v])))?;
     for warning in &plan.warnings {
@@ -190,51 +194,51 @@ fn dry_run(args: &TrainArgs, recipe: &Recipe, setting: &TrainEnv, out: &Output) 
     if plan.too_large() {
         out.warn(match plan.adapter_may_fit() && !recipe.model.path.is_empty() {
             true => {
-                "there is not the memory for it; end other programs, take a smaller model, or train an adapter in place of the \
-                 whole one (engine.lora_rank)"
+                "not enough memory; end other programs, choose a smaller model, or train a LoRA adapter (engine.lora_rank) \
+                 instead of all weights"
             }
-            false => "there is not the memory for it; end other programs, or take a smaller model",
+            false => "not enough memory; end other programs or choose a smaller model",
         });
     }
     if !plan.weights_available {
-        out.warn("the model's numbers are not there yet: this is from its shape alone");
+        out.warn("the model's weights do not exist yet; the plan is based on its configuration");
     }
     match &args.out {
-        Some(file) => out.hint(format!("the resolved recipe is in {}, and nothing else was written", file.display())),
-        None => out.hint("nothing was written; leave out --dry-run to train"),
+        Some(file) => out.hint(format!("resolved recipe: {}; nothing else was written", file.display())),
+        None => out.hint("nothing was written; remove --dry-run to train"),
     }
     Ok(())
 }
 
-/// The rows about this machine: memory and time.
-fn room(plan: &ResourcePlan) -> Vec<(&'static str, String)> {
-    let unknown = || "not tried".to_owned();
+/// Rows of the plan with memory and time on this machine.
+fn local_resources(plan: &ResourcePlan) -> Vec<(&'static str, String)> {
+    let unknown = || "not measured".to_owned();
     let mut rows = vec![
-        ("weights in training and sampling, gradients, optimiser", bytes(plan.state_bytes)),
-        ("cache per token in flight", bytes(plan.kv_bytes_per_token)),
-        ("kept per token in training", bytes(plan.activation_bytes_per_token)),
+        ("weights, gradients and optimizer state", bytes(plan.state_bytes)),
+        ("KV cache per token", bytes(plan.kv_bytes_per_token)),
+        ("activations per token in training", bytes(plan.activation_bytes_per_token)),
     ];
-    let on_a_card = [
-        ("set aside for training passes", plan.pass_bytes),
-        ("set aside for sampling steps and other programs", plan.reserved_bytes),
-        ("left for the cache", plan.kv_cache_bytes),
+    let gpu_memory = [
+        ("reserved for training passes", plan.pass_bytes),
+        ("reserved for sampling steps and other programs", plan.reserved_bytes),
+        ("available for the KV cache", plan.kv_cache_bytes),
     ];
     rows.extend(plan.pass_tokens.map(|n| ("tokens per training pass", n.to_string())));
-    rows.extend(on_a_card.into_iter().filter_map(|(what, n)| Some((what, bytes(n?)))));
+    rows.extend(gpu_memory.into_iter().filter_map(|(label, n)| Some((label, bytes(n?)))));
     let (used, free) = match plan.gpu {
-        Some(_) => ("memory in use now, besides the card's", "memory free on the card"),
-        None => ("memory in use now", "memory free"),
+        Some(_) => ("host memory in use", "free GPU memory"),
+        None => ("memory in use", "free memory"),
     };
     rows.extend([
         (used, plan.resident_bytes.map_or_else(unknown, bytes)),
         (free, plan.free_bytes.map_or_else(unknown, bytes)),
         ("time per update", plan.seconds_per_update.map_or_else(unknown, |s| format!("about {s:.2} s"))),
-        ("time for all updates", plan.total_seconds.map_or_else(unknown, |s| format!("about {}", span(s)))),
+        ("time for all updates", plan.total_seconds.map_or_else(unknown, |s| format!("about {}", duration(s)))),
     ]);
     rows
 }
 
-/// A number of bytes in the unit that suits it.
+/// A number of bytes with a binary unit.
 fn bytes(n: u64) -> String {
     match n as f64 {
         n if n < 1024.0 => format!("{n:.0} B"),
@@ -244,8 +248,8 @@ fn bytes(n: u64) -> String {
     }
 }
 
-/// A path as a shell takes it.
-pub(super) fn shell_word(path: &Path) -> String {
+/// Quotes a path for a shell.
+pub(super) fn shell_quote(path: &Path) -> String {
     let text = path.display().to_string();
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@%".contains(c);
     match !text.is_empty() && text.chars().all(plain) {
@@ -254,20 +258,20 @@ pub(super) fn shell_word(path: &Path) -> String {
     }
 }
 
-fn report(outcome: &TrainOutcome, dir: &Path, hosts: bool, out: &Output) -> anyhow::Result<()> {
+fn report(outcome: &TrainOutcome, dir: &Path, playable: bool, out: &Output) -> anyhow::Result<()> {
     let (Some(after), Some(blanked)) = (&outcome.after, &outcome.without_memory) else { return Ok(()) };
-    let how = if after.exact { "expected over all that can happen" } else { "as played" };
+    let kind = if after.exact { "exact expectations" } else { "sampled" };
     out.line(format!(
-        "\n{}: {}, mean ± standard error over {} tasks, {how}",
+        "\n{}: {}, mean ± standard error over {} tasks, {kind}",
         styled(BOLD, "by episode"),
         outcome.unit,
         after.score.first().map_or(0, |e| e.tasks)
     ))?;
     let mut header = vec!["episode", "before", "after", "memory blanked"];
     if outcome.ceilings.is_some() {
-        header.extend(["best without memory", "best learner"]);
+        header.extend(["memoryless optimum", "Bayes-adaptive optimum"]);
     }
-    let at = |j: Option<&EvalResult>, n: usize| j.and_then(|j| j.score.get(n)).map_or_else(|| "-".to_owned(), estimate);
+    let at = |r: Option<&EvalResult>, n: usize| r.and_then(|r| r.score.get(n)).map_or_else(|| "-".to_owned(), estimate);
     let rows = (0..after.score.len()).map(|n| {
         let mut row =
             vec![(n + 1).to_string(), at(outcome.before.as_ref(), n), at(Some(after), n), at(Some(blanked), n)];
@@ -283,13 +287,13 @@ fn report(outcome: &TrainOutcome, dir: &Path, hosts: bool, out: &Output) -> anyh
                  before: Option<&Vec<EvalEstimate>>,
                  after: &[EvalEstimate],
                  blank: Option<&Vec<EvalEstimate>>| {
-        let of = |v: Option<&EvalEstimate>| v.map_or_else(|| "-".to_owned(), estimate);
+        let cell = |v: Option<&EvalEstimate>| v.map_or_else(|| "-".to_owned(), estimate);
         vec![
             name,
-            of(before.and_then(|b| b.get(last))),
-            of(after.first()),
-            of(after.get(last)),
-            of(blank.and_then(|b| b.get(last))),
+            cell(before.and_then(|b| b.get(last))),
+            cell(after.first()),
+            cell(after.get(last)),
+            cell(blank.and_then(|b| b.get(last))),
         ]
     };
     if after.by_opponent.len() + after.by_seat.len() > 2 {
@@ -303,46 +307,52 @@ fn report(outcome: &TrainOutcome, dir: &Path, hosts: bool, out: &Output) -> anyh
         });
         let seats = after.by_seat.iter().map(|(seat, curve)| {
             slice(
-                format!("from seat {seat}"),
+                format!("seat {seat}"),
                 outcome.before.as_ref().and_then(|b| b.by_seat.get(seat)),
                 curve,
                 blanked.by_seat.get(seat),
             )
         });
         let last = format!("episode {}", last + 1);
-        let header = ["against", &format!("before, {last}"), "after, episode 1", &format!("after, {last}"), "blanked"];
+        let header = [
+            "opponent or seat",
+            &format!("before, {last}"),
+            "after, episode 1",
+            &format!("after, {last}"),
+            "memory blanked",
+        ];
         out.line(format!("\n{}", table(&header, opponents.chain(seats))))?;
     }
     if let (Some(c), Some(e)) = (&outcome.ceilings, after.score.get(last)) {
         let (low, high) = (c.mean.memoryless[last], c.mean.sum.by_episode[last]);
         let share = 100.0 * (e.mean - low) / (high - low);
         if high - low > 1e-9 && share < 0.0 {
-            out.line(format!("\nworse in episode {} than the best memoryless policy ({})", last + 1, score(low)))?;
+            out.line(format!("\nbelow the memoryless optimum in episode {} ({})", last + 1, score(low)))?;
         } else if high - low > 1e-9 {
-            let reach = 196.0 * e.se / (high - low);
-            let sure =
-                if reach > 0.0 { format!(" [{:.0}, {:.0}]", share - reach, share + reach) } else { String::new() };
+            let margin = 196.0 * e.se / (high - low);
+            let interval =
+                if margin > 0.0 { format!(" [{:.0}, {:.0}]", share - margin, share + margin) } else { String::new() };
             out.line(format!(
-                "\n{}{sure} of the way from the best memoryless policy to the best learner in episode {}",
+                "\n{}{interval} of the gap between memoryless and Bayes-adaptive optimum closed in episode {}",
                 styled(GOOD, format!("{share:.0} %")),
                 last + 1
             ))?;
         }
     }
     let mut closing = format!(
-        "\n{} updates in {}; metrics, episodes and checkpoints are in {}\nmodel: {}",
+        "\n{} updates in {}; metrics, trajectories and checkpoints: {}\nmodel: {}",
         outcome.updates,
-        span(outcome.seconds),
+        duration(outcome.seconds),
         dir.display(),
         last_model(dir)?.display()
     );
     if let Some((update, best)) = outcome.best.filter(|(update, _)| *update != outcome.updates) {
-        let better = dir.join(checkpoint_path(update));
-        closing += &format!("\nbest on the panel: {}, {} after {update} updates", better.display(), score(best));
+        let path = dir.join(checkpoint_path(update));
+        closing += &format!("\nbest model: {}, score {} after {update} updates", path.display(), score(best));
     }
     out.line(styled(DIM, closing))?;
-    if hosts {
-        out.line(format!("play against it: {}", styled(BOLD, format!("mage play --against {}", shell_word(dir)))))?;
+    if playable {
+        out.line(format!("play against it: {}", styled(BOLD, format!("mage play --against {}", shell_quote(dir)))))?;
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
-# `part NAME COMMAND…` starts one part, in a process group of its own, so that it can be ended with all that it started.
+# `start NAME COMMAND…` starts a server in its own process group, so that it can be stopped with all its child processes.
 pids=() names=()
-part() {
+start() {
   names+=("$1")
   shift
   set -m
@@ -9,7 +9,7 @@ part() {
   pids+=($!)
 }
 signal() { kill "-$1" -- "-$2" 2>/dev/null; }
-# Ends the parts, and nothing else; those that do not listen after ${STOP_SECONDS:-30} seconds, by force.
+# Stops all servers with SIGTERM, and after ${STOP_SECONDS:-30} seconds with SIGKILL.
 stop() {
   local status=$? pid second
   trap - EXIT
@@ -26,16 +26,16 @@ stop() {
 trap stop EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
-# Parts are servers, and none should end: the first that does ends the whole, with its status.
-watch_over() {
+# Servers should not exit: the first that does stops all others, and its status becomes the exit status.
+monitor() {
   local i status
   while :; do
     sleep 1
     for i in "${!pids[@]}"; do
       if ! kill -0 "${pids[i]}" 2>/dev/null; then
         wait "${pids[i]}" && status=0 || status=$?
-        echo "${names[i]} ended with status $status: ending the rest" >&2
-        [ "$status" != 75 ] || echo "75 says that another SkyRL works in the shared folder: give each its own (--shared)" >&2
+        echo "${names[i]} exited with status $status; stopping the others" >&2
+        [ "$status" != 75 ] || echo "status 75: another SkyRL uses the shared directory; use one directory each (--shared-dir)" >&2
         exit "$status"
       fi
     done

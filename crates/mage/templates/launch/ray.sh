@@ -1,24 +1,24 @@
 #!/usr/bin/env bash
 {{#pool}}
-# A Ray cluster that is there already: SkyRL and {{samplers}} vLLM servers are jobs on its head node, which needs {{machine_gpus}} GPUs
-# ({{gpus}} to train, one for each server); Ray gives each job its own. All listen on loopback there: run mage there, too, or bring the
-# ports over by `ssh -L 8000:127.0.0.1:8000 -L 8100:127.0.0.1:8100 … HEAD`.
+# For an existing Ray cluster: SkyRL and {{samplers}} vLLM servers are jobs on its head node, which needs {{machine_gpus}} GPUs ({{gpus}} for
+# training, one per server); Ray assigns them. All servers listen on loopback: run mage on the head node, or forward the ports with
+# `ssh -L 8000:127.0.0.1:8000 -L 8100:127.0.0.1:8100 … HEAD`.
 {{/pool}}
 {{#gpu}}
-# A Ray cluster that is there already, of the Ray and Python that install.sh installs: SkyRL is a job on its head node, and asks Ray
-# for {{nodes}} x {{gpus}} GPUs to train and {{samplers}} to sample. It listens on the head's loopback: run mage there, or bring the
-# port over by `ssh -L 8000:127.0.0.1:8000 HEAD`. Its vLLM engines and their router listen on ALL addresses of their nodes, without a
-# key: the cluster's network must be private.
+# For an existing Ray cluster with the Ray and Python versions of install.sh: SkyRL is a job on its head node and requests
+# {{nodes}} x {{gpus}} GPUs for training and {{samplers}} for sampling from Ray. It listens on the head's loopback: run mage there, or forward
+# the port with `ssh -L 8000:127.0.0.1:8000 HEAD`. Its vLLM engines and their router listen on ALL addresses of their nodes without
+# authentication: the cluster's network must be private.
 {{/gpu}}
 set -euo pipefail
 : "${RAY_ADDRESS:=http://127.0.0.1:8265}"
-: "${RUN:=$(date +%Y%m%d-%H%M%S)}" # Ray takes a job's name once
+: "${RUN:=$(date +%Y%m%d-%H%M%S)}" # Ray requires unique job names
 submit() { ray job submit --address "$RAY_ADDRESS" --no-wait --submission-id "$@"; }
 {{#pool}}
 head='{"node:__internal_head__": 0.001}'
 {{/pool}}
 
-# No variable and no shell in the commands: releases of Ray quote differently.
+# The commands contain no variables or shell syntax, since quoting differs between Ray releases.
 submit "mage-tinker-$RUN" \
 {{#pool}}
   --entrypoint-num-gpus {{gpus}} --entrypoint-resources "$head" \
@@ -35,7 +35,7 @@ for i in $(seq 0 {{last_sampler}}); do
     --max-model-len {{context}} --enable-lora --max-lora-rank {{vllm_rank}} --max-loras 4 --max-cpu-loras 16
 done
 {{/pool}}
-echo "jobs go on by themselves: \`ray job list --address $RAY_ADDRESS\` says how they are, and they end by"
+echo "the jobs run in the background; \`ray job list --address $RAY_ADDRESS\` shows their status; stop them with"
 echo "ray job stop --address $RAY_ADDRESS mage-tinker-$RUN"
 {{#pool}}
 for i in $(seq 0 {{last_sampler}}); do echo "ray job stop --address $RAY_ADDRESS mage-vllm-$i-$RUN"; done

@@ -1,4 +1,4 @@
-//! A world in which an agent wins exactly when it says so, and agents that say so with a known probability.
+//! An environment in which the agent's action is the outcome, and agents with a known success probability.
 
 use mage_core::prompt::{HistoryWindows, PromptLibrary, PromptSet, PromptSource};
 use mage_engine::{
@@ -17,13 +17,13 @@ const ID: EnvId = EnvId::new("coin");
 struct Coin;
 pub(crate) struct CoinSpec;
 
-fn see(text: &str) -> Observation {
+fn observation(text: &str) -> Observation {
     Observation { text: text.to_owned(), compact: text.to_owned() }
 }
 
 impl Env for Coin {
     fn reset(&mut self, _episode: u32) -> Observation {
-        see("A coin lies before you.")
+        observation("A coin lies before you.")
     }
     fn parse(&self, text: &str) -> ParsedAction {
         match text {
@@ -32,16 +32,18 @@ impl Env for Coin {
         }
     }
     fn step(&mut self, action: &ParsedAction) -> Step {
-        let over = |outcome, score| Step {
-            observation: see("It is over."),
+        let end = |outcome, score| Step {
+            observation: observation("It is over."),
             reward: score,
             valid: true,
             end: Some(End::Terminated { outcome, score }),
         };
         match action {
-            ParsedAction::Act(a) if a == "win" => over(Outcome::Won, 1.0),
-            ParsedAction::Act(_) => over(Outcome::Lost, -1.0),
-            ParsedAction::Invalid { .. } => Step { observation: see("?"), reward: 0.0, valid: false, end: None },
+            ParsedAction::Act(a) if a == "win" => end(Outcome::Won, 1.0),
+            ParsedAction::Act(_) => end(Outcome::Lost, -1.0),
+            ParsedAction::Invalid { .. } => {
+                Step { observation: observation("?"), reward: 0.0, valid: false, end: None }
+            }
         }
     }
     fn legal(&self) -> Option<Vec<String>> {
@@ -98,23 +100,23 @@ pub(crate) fn prompts() -> Arc<PromptSet> {
     library.get("coin").unwrap()
 }
 
-/// Wins with probability `p`, answers nonsense with probability `nonsense`, loses otherwise.
-struct Scripted {
+/// Wins with probability `p`, gives an invalid response with probability `nonsense`, loses otherwise.
+struct ProbabilisticPolicy {
     p: f64,
     nonsense: f64,
 }
 
-impl ChatPolicy for Scripted {
+impl ChatPolicy for ProbabilisticPolicy {
     fn complete(&self, request: ChatRequest) -> BoxFuture<'_, EngineResult<ChatCompletion>> {
         let draw: f64 = Seed::new(request.params.seed).child("coin").rng().random();
-        let said = match draw {
+        let text = match draw {
             x if x < self.p => "<action>win</action>",
             x if x < self.p + self.nonsense => "no idea",
             _ => "<action>lose</action>",
         };
         let usage = ChatUsage { prompt_tokens: 10, completion_tokens: 2 };
-        let answer = ChatCompletion {
-            text: said.to_owned(),
+        let completion = ChatCompletion {
+            text: text.to_owned(),
             finish: FinishReason::Stop,
             prompt_tokens: vec![],
             tokens: vec![],
@@ -122,13 +124,21 @@ impl ChatPolicy for Scripted {
             weights: None,
             usage,
         };
-        Box::pin(async move { Ok(answer) })
+        Box::pin(async move { Ok(completion) })
     }
 }
 
 /// An agent that wins each episode with probability `p`.
 pub(crate) fn agent(p: f64, nonsense: f64, runtime: &Handle) -> Agent {
-    let drawn = DecodingConfig { params: mage_engine::SamplingParams::default(), thinking: mage_engine::Thinking::Off };
+    let decoding =
+        DecodingConfig { params: mage_engine::SamplingParams::default(), thinking: mage_engine::Thinking::Off };
     let name = format!("wins {p}");
-    Agent::Model(ModelAgent::chat(&name, &name, Arc::new(Scripted { p, nonsense }), drawn, runtime.clone(), 64))
+    Agent::Model(ModelAgent::chat(
+        &name,
+        &name,
+        Arc::new(ProbabilisticPolicy { p, nonsense }),
+        decoding,
+        runtime.clone(),
+        64,
+    ))
 }

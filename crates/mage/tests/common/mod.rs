@@ -1,6 +1,6 @@
-//! How do tests run the program?
+//! Helpers of the command-line tests.
 
-// Each test program takes what it needs.
+// Each test binary uses a subset.
 #![allow(dead_code)]
 
 use std::{
@@ -10,20 +10,19 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-/// The program, without colours asked for or forbidden, and without input. It sees no card: what tests expect of numbers, bits
-/// and memory is what the processor does, and what cards do has tests of its own.
+/// The mage binary without colour settings, input or GPUs: expected values are those of the CPU, and GPUs have separate tests.
 pub(crate) fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mage"));
     command.env_remove("NO_COLOR").env_remove("CLICOLOR_FORCE").env("CUDA_VISIBLE_DEVICES", "").stdin(Stdio::null());
     command
 }
 
-/// Runs it.
+/// Runs mage.
 pub(crate) fn mage(args: &[&str]) -> Output {
     command().args(args).output().expect("mage starts")
 }
 
-/// Runs it on some input.
+/// Runs mage with this input.
 pub(crate) fn mage_with_input(args: &[&str], input: impl AsRef<[u8]>) -> Output {
     let mut child = command()
         .args(args)
@@ -32,66 +31,67 @@ pub(crate) fn mage_with_input(args: &[&str], input: impl AsRef<[u8]>) -> Output 
         .stderr(Stdio::piped())
         .spawn()
         .expect("mage starts");
-    // One that needs no input may have ended before it was given.
+    // The process may exit before it reads its input.
     let _ = child.stdin.take().expect("piped").write_all(input.as_ref());
     child.wait_with_output().expect("mage ends")
 }
 
-/// What was written to stdout.
+/// Stdout of a process.
 pub(crate) fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).expect("text")
 }
 
-/// What was written to stderr.
+/// Stderr of a process.
 pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).expect("text")
 }
 
-/// Everything that was written.
+/// Stdout and stderr of a process.
 pub(crate) fn text(output: &Output) -> String {
     stdout(output) + &stderr(output)
 }
 
-/// The JSON that a successful command wrote.
+/// The JSON output of a successful command.
 pub(crate) fn json(output: &Output) -> serde_json::Value {
     assert!(output.status.success(), "{}", stderr(output));
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-/// A folder of test data that is not part of the repository: under `MAGE_DATA`, else under `data/` at the root of the
-/// workspace; says loudly when there is none.
+/// A directory of test data that is not part of the repository: in `MAGE_DATA`, or else in `data/` at the root of the workspace.
+/// Prints a message if it is missing.
 pub(crate) fn data(name: &str) -> Option<PathBuf> {
-    let own = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data");
-    let folder = std::env::var_os("MAGE_DATA").map_or_else(own, PathBuf::from).join(name);
+    let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data");
+    let folder = std::env::var_os("MAGE_DATA").map_or_else(default, PathBuf::from).join(name);
     if folder.is_dir() {
         return Some(folder);
     }
     assert!(std::env::var_os("MAGE_DATA").is_none(), "MAGE_DATA is set, but there is no {}", folder.display());
-    // Straight to the handle: what `eprintln!` writes, a passing test swallows.
-    let _ = writeln!(std::io::stderr(), "SKIPPED: no {}; set MAGE_DATA to the folder of test data", folder.display());
+    // Written to the handle, since the output of `eprintln!` is hidden for passing tests.
+    let _ =
+        writeln!(std::io::stderr(), "SKIPPED: no {}; set MAGE_DATA to the directory of test data", folder.display());
     None
 }
 
-const SHAPE: &str = r#"{"model_type": "qwen3", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
+const CONFIG: &str = r#"{"model_type": "qwen3", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
     "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "tie_word_embeddings": true,
     "max_position_embeddings": 64}"#;
 
-/// A new model in `dir/model`.
-pub(crate) fn made(dir: &Path) -> String {
+/// Creates a model in `dir/model`.
+pub(crate) fn create_model(dir: &Path) -> String {
     let config = dir.join("config.json");
-    fs::write(&config, SHAPE).expect("written");
-    let words = dir.join("text.txt");
-    fs::write(&words, "PASS or BET? The King bets.\n".repeat(20)).expect("written");
+    fs::write(&config, CONFIG).expect("written");
+    let corpus = dir.join("text.txt");
+    fs::write(&corpus, "PASS or BET? The King bets.\n".repeat(20)).expect("written");
     let model = dir.join("model").display().to_string();
-    let (config, words) = (config.display().to_string(), words.display().to_string());
-    let said =
-        text(&mage(&["model", "new", "--config", &config, "--tokenizer-from", &words, "--vocab-size", "300", &model]));
-    assert!(said.contains("parameters"), "{said}");
+    let (config, corpus) = (config.display().to_string(), corpus.display().to_string());
+    let output =
+        text(&mage(&["model", "new", "--config", &config, "--tokenizer-from", &corpus, "--vocab-size", "300", &model]));
+    assert!(output.contains("parameters"), "{output}");
     model
 }
 
-/// What has a recipe compute on engines that are not there: nobody listens on port 1.
-pub(crate) fn elsewhere(model: &str) -> Vec<String> {
+/// Overrides with which a recipe uses unreachable engines: no process listens on port 1.
+pub(crate) fn unreachable_engines(model: &str) -> Vec<String> {
     let sets = [
         &format!("model.path={model}"),
         "engine.kind=tinker",

@@ -6,7 +6,7 @@ use super::{
     checks::{Checks, text},
     vllm::VllmRequirements,
 };
-use crate::{App, cli::DoctorArgs, command::recipe::compose, command::train::setting, output::Output, usage};
+use crate::{App, cli::DoctorArgs, command::recipe::compose, command::train::train_env, output::Output, usage};
 use anyhow::bail;
 use mage_engine::{AdapterName, ScoreRequest, Trainer, block_on};
 use mage_native::{Device, ModelDescription};
@@ -108,7 +108,7 @@ fn check_engines(app: &App, recipe: &Recipe, checks: &mut Checks<'_>) -> anyhow:
         return Ok(());
     };
     let longest = match &model.renderer {
-        Some(renderer) => text(setting(app, recipe).and_then(|s| Ok(longest_sequence(recipe, &s, renderer)?))),
+        Some(renderer) => text(train_env(app, recipe).and_then(|s| Ok(longest_sequence(recipe, &s, renderer)?))),
         None => Err(format!("{} has no tokenizer.json", recipe.model.path)),
     };
     let requirements = VllmRequirements { recipe, model: &model, trained: fingerprint.as_ref(), longest };

@@ -1,14 +1,14 @@
-//! What is the best that can be done on a panel, without working it out twice?
+//! Cache of upper bounds.
 
 use mage_env::{EnvSpec, Error, Hash, Population, solvers::OracleReport};
 use std::{cell::RefCell, collections::HashMap};
 
-/// Ceilings that were worked out already: the cells of a sweep share their panels, and a strong opponent's take a minute.
+/// Computed upper bounds. The cells of a sweep share task sets, and computing the bounds can take a minute.
 #[derive(Default)]
-pub(crate) struct Ceilings(RefCell<HashMap<Hash, Option<OracleReport>>>);
+pub(crate) struct CeilingCache(RefCell<HashMap<Hash, Option<OracleReport>>>);
 
-impl Ceilings {
-    /// The ceilings of a split of a population, where there are any.
+impl CeilingCache {
+    /// The upper bounds of a split of a population, if the environment has an oracle.
     pub(super) fn of(
         &self,
         env_spec: &dyn EnvSpec,
@@ -16,12 +16,12 @@ impl Ceilings {
         split: &str,
         episodes: u32,
     ) -> Result<Option<OracleReport>, Error> {
-        let asked = Hash::of(&(population, split, episodes));
-        if let Some(known) = self.0.borrow().get(&asked) {
+        let key = Hash::of(&(population, split, episodes));
+        if let Some(known) = self.0.borrow().get(&key) {
             return Ok(known.clone());
         }
         let found = env_spec.oracles(population, split, episodes)?;
-        self.0.borrow_mut().insert(asked, found.clone());
+        self.0.borrow_mut().insert(key, found.clone());
         Ok(found)
     }
 }

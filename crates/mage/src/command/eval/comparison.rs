@@ -1,7 +1,7 @@
-//! Which of two is better on the same tasks?
+//! Paired comparison of two policies on the same tasks.
 
 use super::{
-    Results,
+    PolicyResults,
     report::{mean, percent},
 };
 use crate::{
@@ -12,34 +12,35 @@ use mage_core::{Bootstrap, MeanEstimate, PairedEpisode, PairedRate, compare_pair
 use mage_report::p_value;
 use serde::Serialize;
 
-/// Two entrants, task by task.
+/// Paired comparison of two policies.
 #[derive(Serialize)]
-pub(super) struct Comparison<'a> {
+pub(super) struct PolicyComparison<'a> {
     first: &'a str,
     second: &'a str,
-    /// Tasks that both finished.
+    /// Number of tasks that both finished.
     tasks: u64,
     seeds: u64,
     by_episode: Vec<PairedEpisode>,
 }
 
-impl<'a> Comparison<'a> {
+impl<'a> PolicyComparison<'a> {
     pub(super) fn new(
-        (first, ours): (&'a str, &Results),
-        (second, theirs): (&'a str, &Results),
+        (first, first_results): (&'a str, &PolicyResults),
+        (second, second_results): (&'a str, &PolicyResults),
         episodes: u32,
         seeds: u64,
         bootstrap: Bootstrap,
     ) -> Self {
-        let by_episode = compare_paired(&ours.numbered(|_| true), &theirs.numbered(|_| true), episodes, bootstrap);
+        let by_episode =
+            compare_paired(&first_results.by_task(|_| true), &second_results.by_task(|_| true), episodes, bootstrap);
         let tasks = by_episode.first().map_or(0, |at| at.pass_at_k.tasks);
-        Comparison { first, second, tasks, seeds, by_episode }
+        PolicyComparison { first, second, tasks, seeds, by_episode }
     }
 
     pub(super) fn print(&self, out: &Output) -> anyhow::Result<()> {
         let (first, second) = (styled(BOLD, self.first), styled(BOLD, self.second));
         let seeds = if self.seeds > 1 { format!(" with {} seeds each", self.seeds) } else { String::new() };
-        out.line(format!("\n{first} against {second}, task by task: {} tasks{seeds}; first minus second", self.tasks))?;
+        out.line(format!("\n{first} compared with {second}: {} tasks{seeds}; first minus second", self.tasks))?;
         let rate = |r: &PairedRate| {
             let difference = difference(&r.difference);
             vec![difference, format!("{}:{}", r.first_ahead, r.second_ahead), p_value(r.p_value)]
@@ -50,14 +51,14 @@ impl<'a> Comparison<'a> {
             row.extend(rate(&at.pass_at_k));
             row
         });
-        let header = ["episode", "score", "won", "ahead", "p", "won by then (Pass@k)", "ahead", "p"];
+        let header = ["episode", "score", "won", "ahead", "p", "Pass@k", "ahead", "p"];
         out.line(format!("\n{}", table(&header, rows)))?;
-        let seeds = if self.seeds > 1 { ", in which a task with all its seeds counts once" } else { "" };
-        out.line(styled(DIM, format!("ahead: tasks in which one won more often; p: McNemar's test{seeds}")))
+        let seeds = if self.seeds > 1 { "; a task with all its seeds counts once" } else { "" };
+        out.line(styled(DIM, format!("ahead: number of tasks that one won more often; p: McNemar's test{seeds}")))
     }
 }
 
-/// A difference of rates, in points.
+/// A difference of rates in percentage points.
 fn difference(m: &MeanEstimate) -> String {
     match (m.mean, m.interval) {
         (Some(x), Some(i)) => format!("{} [{}, {}]", percent(x), percent(i.low), percent(i.high)),

@@ -1,4 +1,4 @@
-//! `mage eval`: how good is an agent?
+//! `mage eval`: evaluation of policies on a fixed task set.
 
 mod ceilings;
 mod comparison;
@@ -7,7 +7,7 @@ mod preset;
 mod report;
 mod request_stats;
 
-pub(crate) use ceilings::Ceilings;
+pub(crate) use ceilings::CeilingCache;
 
 use super::train::stop_on_ctrl_c;
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
     usage,
 };
 use anyhow::{Context, anyhow};
-use comparison::Comparison;
+use comparison::PolicyComparison;
 use mage_core::{Bootstrap, MetaEpisodeResult, Trajectory};
 use mage_env::{Hash, Seed, solvers::OracleReport};
 use mage_train::{
@@ -24,7 +24,7 @@ use mage_train::{
     eval::store::{TrajectoryStore, read_trajectories},
 };
 use policies::{EvalPolicy, EvalSetup, policies, prices};
-use report::Report;
+use report::PolicyReport;
 use request_stats::RequestStats;
 use serde::Serialize;
 use std::{
@@ -35,43 +35,43 @@ use std::{
 };
 use tokio::runtime::{Handle, Runtime};
 
-/// What one meta-episode of an entrant came to.
-pub(super) struct Played {
-    /// The task's number on the panel.
+/// Result of one meta-episode.
+pub(super) struct TaskResult {
+    /// Index of the task in the task set.
     task: usize,
-    /// The number of the seed.
+    /// Index of the seed.
     seed: usize,
     result: MetaEpisodeResult,
 }
 
-/// What an entrant came to.
+/// Results of one policy.
 #[derive(Default)]
-pub(super) struct Results {
-    played: Vec<Played>,
-    tally: RequestStats,
-    /// How many tasks could not be finished.
+pub(super) struct PolicyResults {
+    finished: Vec<TaskResult>,
+    requests: RequestStats,
+    /// Number of failed meta-episodes.
     errors: u64,
 }
 
-impl Results {
-    /// The results of some meta-episodes, with the numbers of their tasks.
-    fn numbered(&self, which: impl Fn(&Played) -> bool) -> Vec<(usize, MetaEpisodeResult)> {
-        self.played.iter().filter(|p| which(p)).map(|p| (p.task, p.result.clone())).collect()
+impl PolicyResults {
+    /// The selected results, each with the index of its task.
+    fn by_task(&self, select: impl Fn(&TaskResult) -> bool) -> Vec<(usize, MetaEpisodeResult)> {
+        self.finished.iter().filter(|r| select(r)).map(|r| (r.task, r.result.clone())).collect()
     }
 }
 
 pub(crate) fn run(app: &App, args: &EvalArgs, out: &Output) -> anyhow::Result<()> {
-    let stop = stop_on_ctrl_c("stopping; press Ctrl-C again to stop without cleaning up")?;
-    run_until(app, args, out, &stop, &Ceilings::default())
+    let stop = stop_on_ctrl_c("stopping; press Ctrl-C again to stop immediately")?;
+    run_until(app, args, out, &stop, &CeilingCache::default())
 }
 
-/// The same, until somebody else says stop.
+/// Runs an evaluation until it is finished or `stop` is not 0.
 pub(crate) fn run_until(
     app: &App,
     args: &EvalArgs,
     out: &Output,
     stop: &Arc<AtomicU8>,
-    known: &Ceilings,
+    cache: &CeilingCache,
 ) -> anyhow::Result<()> {
     if args.preset.as_deref() == Some("list") {
         return out.line(preset::list());
@@ -82,15 +82,15 @@ pub(crate) fn run_until(
     }
     preset::apply(&mut args)?;
     let args = &args;
-    let draw = args.plot.as_deref().map(Draw::into).transpose()?;
-    // Better now than when all has been played.
+    let plot_format = args.plot.as_deref().map(PlotFormat::of_path).transpose()?;
+    // Checked here rather than after the evaluation.
     for path in [&args.plot, &args.summary].into_iter().flatten() {
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
         if let Some(folder) = folder.filter(|p| !p.is_dir()) {
-            return Err(usage(format!("{}: there is no folder {}", path.display(), folder.display())));
+            return Err(usage(format!("{}: the directory {} does not exist", path.display(), folder.display())));
         }
     }
-    someone_plays(args)?;
+    check_policies(args)?;
     let (env_spec, population) = select(app, &args.env, &args.selection)?;
     let (env_info, split) = (env_spec.info(), args.selection.split());
     print_warnings(&*env_spec, &population, split, out)?;
@@ -100,60 +100,62 @@ pub(crate) fn run_until(
     };
     let prices = prices(&args.remote)?;
     let seed = Seed::new(args.seed);
-    let panel = TaskSet::new(&population, split, env_info.seats, usize::try_from(args.tasks)?, seed)?;
-    let panel = panel.without_replacement(&*env_spec, seed)?;
+    let task_set = TaskSet::new(&population, split, env_info.seats, usize::try_from(args.tasks)?, seed)?;
+    let task_set = task_set.without_replacement(&*env_spec, seed)?;
     let setup = EvalSetup {
         env_spec,
         population,
         prompts: app.prompts.get(&args.env)?,
-        panel,
+        task_set,
         max_turns,
         stop: Arc::clone(stop),
     };
-    let runtime = Unwaited(Some(runtime(0)?));
-    let all = out.starting(|| policies(args, &setup, &runtime.handle()))?;
-    // Files that the options name are read here for the first time: better now than within the panel.
-    if let Some(task) = setup.panel.tasks().first() {
+    let runtime = BackgroundRuntime(Some(runtime(0)?));
+    let all = out.engine_spinner(|| policies(args, &setup, &runtime.handle()))?;
+    // Building a task reads the files that the options name, so that errors are reported before the evaluation.
+    if let Some(task) = setup.task_set.tasks().first() {
         setup.env_spec.build(task)?;
     }
     let mut results = Vec::new();
-    for entrant in &all {
-        results.push(play(entrant, args.records.as_deref(), out)?);
+    for policy in &all {
+        results.push(evaluate(policy, args.trajectories.as_deref(), out)?);
     }
     let ceilings = {
         let (env_spec, population) = (&setup.env_spec, &setup.population);
-        let work = || known.of(&**env_spec, population, split, args.episodes);
-        let ceilings = out.waiting("working out the ceilings", work);
-        // What was played is worth telling without them.
+        let work = || cache.of(&**env_spec, population, split, args.episodes);
+        let ceilings = out.spinner("computing upper bounds", work);
+        // The results are reported without upper bounds.
         ceilings.unwrap_or_else(|e| {
-            out.warn(format!("no ceilings to compare with: {e}"));
+            out.warn(format!("cannot compute upper bounds: {e}"));
             None
         })
     };
     if args.early_stop && ceilings.is_some() {
-        out.hint("With --early-stop no ceilings of scores: they are for all tasks, its later episodes for those not yet won.");
+        out.hint(
+            "With --early-stop, scores have no upper bounds: bounds cover all tasks, later episodes only the tasks not yet won.",
+        );
     }
-    let reports: Vec<Report<'_>> = all
+    let reports: Vec<PolicyReport<'_>> = all
         .iter()
         .zip(&results)
-        .map(|(entrant, results)| Report::new(args, entrant, &env_info.unit, results, ceilings.as_ref(), prices))
+        .map(|(policy, results)| PolicyReport::new(args, policy, &env_info.unit, results, ceilings.as_ref(), prices))
         .collect();
-    // As reports do, so that both say the same of the same records.
+    // The same resampling as in `mage report`, so that both give equal intervals.
     let bootstrap = Bootstrap::default();
-    let versus: Vec<Comparison<'_>> = (1..all.len())
+    let comparisons: Vec<PolicyComparison<'_>> = (1..all.len())
         .map(|i| {
             let [first, second] = [0, i].map(|i| (all[i].name.as_str(), &results[i]));
-            Comparison::new(first, second, args.episodes, args.seeds, bootstrap)
+            PolicyComparison::new(first, second, args.episodes, args.seeds, bootstrap)
         })
         .collect();
-    if let (Some(path), Some(draw)) = (&args.plot, draw) {
-        let bytes = draw.bytes(report::drawing(&reports, args.early_stop))?;
+    if let (Some(path), Some(format)) = (&args.plot, plot_format) {
+        let bytes = format.encode(report::plot(&reports, args.early_stop))?;
         fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
-        out.hint(format!("drawn into {}", path.display()));
+        out.hint(format!("plot: {}", path.display()));
     }
     if let Some(path) = &args.summary {
-        let summary = Summary {
-            format: 2,
+        let summary = EvalSummary {
+            format: 3,
             env: &args.env,
             preset: args.preset.as_deref(),
             split,
@@ -163,91 +165,90 @@ pub(crate) fn run_until(
             tasks: args.tasks,
             seed: args.seed,
             seeds: args.seeds,
-            panel: setup.panel.hash(),
+            task_set: setup.task_set.hash(),
             population: Hash::of(&setup.population),
             ceilings: ceilings.as_ref(),
-            entrants: &reports,
-            versus: &versus,
+            policies: &reports,
+            comparisons: &comparisons,
         };
         let text = serde_json::to_string_pretty(&summary)? + "\n";
         fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
-        out.hint(format!("written to {}", path.display()));
+        out.hint(format!("summary: {}", path.display()));
     }
     for report in &reports {
         if out.json { out.object(report)? } else { report.print(out)? }
     }
-    for versus in &versus {
-        if out.json { out.object(versus)? } else { versus.print(out)? }
+    for comparison in &comparisons {
+        if out.json { out.object(comparison)? } else { comparison.print(out)? }
     }
-    let unfinished: u64 = results.iter().map(|r| r.errors).sum();
-    match (unfinished, &args.records) {
+    let failed: u64 = results.iter().map(|r| r.errors).sum();
+    match (failed, &args.trajectories) {
         (0, _) => Ok(()),
-        (n, Some(_)) => {
-            Err(anyhow!("{n} meta-episodes could not be finished; run the command again to try them again"))
+        (n, Some(_)) => Err(anyhow!("{n} meta-episodes failed; run the command again to retry them")),
+        (n, None) => {
+            Err(anyhow!("{n} meta-episodes failed; with --trajectories FILE, the same command retries only these"))
         }
-        (n, None) => Err(anyhow!("{n} meta-episodes could not be finished; with --records only these are tried again")),
     }
 }
 
-/// Nobody plays by default, and a method alone plays nothing.
-fn someone_plays(args: &EvalArgs) -> anyhow::Result<()> {
+/// There is no default policy, and a prompt method needs a model.
+fn check_policies(args: &EvalArgs) -> anyhow::Result<()> {
     if !args.policy.is_empty() || args.remote.endpoint.is_some() {
         return Ok(());
     }
-    let asked = match args.method.as_slice() {
-        [] => String::new(),
-        methods => format!("{} asks a model: ", methods.join(", ")),
+    let reason = match args.method.as_slice() {
+        [] => "no policy",
+        _ => "--method requires a model",
     };
     Err(usage(format!(
-        "{asked}say who plays: --policy NAME, RUN or MODEL, or --endpoint URL and --model NAME for a model behind an endpoint"
+        "{reason}: add --policy NAME, RUN or MODEL, or --endpoint URL and --model NAME for a model behind an endpoint"
     )))
 }
 
-/// What a picture is written as.
+/// File format of a plot.
 #[derive(Clone, Copy)]
-enum Draw {
+enum PlotFormat {
     Svg,
     Png,
 }
 
-impl Draw {
-    /// As the file's name says.
-    fn into(path: &Path) -> anyhow::Result<Self> {
+impl PlotFormat {
+    /// The format of the file's extension.
+    fn of_path(path: &Path) -> anyhow::Result<Self> {
         match path.extension().and_then(|e| e.to_str()).map(str::to_lowercase).as_deref() {
-            Some("svg") => Ok(Draw::Svg),
-            Some("png") => Ok(Draw::Png),
-            _ => Err(usage(format!("--plot {}: pictures are written as .svg or .png", path.display()))),
+            Some("svg") => Ok(PlotFormat::Svg),
+            Some("png") => Ok(PlotFormat::Png),
+            _ => Err(usage(format!("--plot {}: expected a file name that ends with .svg or .png", path.display()))),
         }
     }
 
-    fn bytes(self, drawing: String) -> anyhow::Result<Vec<u8>> {
+    fn encode(self, svg: String) -> anyhow::Result<Vec<u8>> {
         Ok(match self {
-            Draw::Svg => drawing.into_bytes(),
-            Draw::Png => mage_report::Painter::default().png(&drawing)?,
+            PlotFormat::Svg => svg.into_bytes(),
+            PlotFormat::Png => mage_report::PngRenderer::default().png(&svg)?,
         })
     }
 }
 
-/// A runtime that ends without waiting for those who wait for a network: a thread that asks for embeddings would wait for answers that
-/// nobody fetches any more.
-struct Unwaited(Option<Runtime>);
+/// A runtime that shuts down in the background: a blocking thread that awaits embeddings would otherwise delay the exit.
+struct BackgroundRuntime(Option<Runtime>);
 
-impl Unwaited {
+impl BackgroundRuntime {
     fn handle(&self) -> Handle {
-        self.0.as_ref().expect("it is there until it is dropped").handle().clone()
+        self.0.as_ref().expect("present until drop").handle().clone()
     }
 }
 
-impl Drop for Unwaited {
+impl Drop for BackgroundRuntime {
     fn drop(&mut self) {
-        self.0.take().expect("it is dropped once").shutdown_background();
+        self.0.take().expect("dropped once").shutdown_background();
     }
 }
 
-/// Everything an evaluation has to say, for programs.
+/// Contents of the file written by `--summary`.
 #[derive(Serialize)]
-struct Summary<'a> {
-    /// What this file's form is called.
+struct EvalSummary<'a> {
+    /// Version of the file format.
     format: u32,
     env: &'a str,
     preset: Option<&'a str>,
@@ -258,34 +259,34 @@ struct Summary<'a> {
     tasks: u64,
     seed: u64,
     seeds: u64,
-    panel: Hash,
+    task_set: Hash,
     population: Hash,
     ceilings: Option<&'a OracleReport>,
-    entrants: &'a [Report<'a>],
-    versus: &'a [Comparison<'a>],
+    policies: &'a [PolicyReport<'a>],
+    comparisons: &'a [PolicyComparison<'a>],
 }
 
-/// Plays the panel with all seeds, or what is missing of it in the record file.
-fn play(entrant: &EvalPolicy, records: Option<&Path>, out: &Output) -> anyhow::Result<Results> {
-    let mut all = Results::default();
-    let tasks = entrant.evaluations.first().map_or(0, |e| e.task_set.tasks().len());
-    let bar = out.progress((tasks * entrant.evaluations.len()) as u64, "playing");
-    let mut store = records.map(TrajectoryStore::open).transpose()?;
+/// Evaluates the task set with all seeds, except for meta-episodes that are already in the file.
+fn evaluate(policy: &EvalPolicy, trajectories: Option<&Path>, out: &Output) -> anyhow::Result<PolicyResults> {
+    let mut all = PolicyResults::default();
+    let tasks = policy.evaluations.first().map_or(0, |e| e.task_set.tasks().len());
+    let bar = out.progress((tasks * policy.evaluations.len()) as u64, "evaluating");
+    let mut store = trajectories.map(TrajectoryStore::open).transpose()?;
     if let Some(store) = store.as_ref().filter(|s| s.repaired_bytes() > 0) {
-        out.warn(format!("{}: dropped a record that was half written", store.path().display()));
+        out.warn(format!("{}: removed an incomplete record at the end", store.path().display()));
     }
-    for (seed, evaluation) in entrant.evaluations.iter().enumerate() {
-        let mut numbers: HashMap<_, usize> =
+    for (seed, evaluation) in policy.evaluations.iter().enumerate() {
+        let mut pending: HashMap<_, usize> =
             evaluation.task_set.tasks().iter().enumerate().map(|(i, t)| (evaluation.key(i, t), i)).collect();
-        // A task counts once, and only when it is finished.
+        // A task counts once, when it is finished.
         let mut each = |record: &Trajectory| {
             if record.error.is_some() {
                 return;
             }
-            if let Some(task) = numbers.remove(&record.key) {
+            if let Some(task) = pending.remove(&record.key) {
                 bar.inc(1);
-                all.tally.add(record);
-                all.played.extend(record.result().map(|result| Played { task, seed, result }));
+                all.requests.add(record);
+                all.finished.extend(record.result().map(|result| TaskResult { task, seed, result }));
             }
         };
         let outcome = match &mut store {
@@ -299,17 +300,17 @@ fn play(entrant: &EvalPolicy, records: Option<&Path>, out: &Output) -> anyhow::R
         };
         if let Err(e) = outcome {
             bar.finish_and_clear();
-            let kept = records.map_or_else(
-                || "nothing was kept; give --records FILE to go on from there".to_owned(),
-                |path| format!("what was finished is in {}; run the command again to go on", path.display()),
+            let resume = trajectories.map_or_else(
+                || "no results were stored; use --trajectories FILE to be able to resume".to_owned(),
+                |path| format!("finished meta-episodes are in {}; run the command again to resume", path.display()),
             );
             if matches!(e, mage_train::Error::Interrupted) {
-                out.hint(kept);
+                out.hint(resume);
                 return Err(Interrupted.into());
             }
-            return Err(anyhow::Error::new(e).context(kept));
+            return Err(anyhow::Error::new(e).context(resume));
         }
-        all.errors += numbers.len() as u64;
+        all.errors += pending.len() as u64;
     }
     bar.finish_and_clear();
     Ok(all)

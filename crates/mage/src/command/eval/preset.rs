@@ -1,8 +1,8 @@
-//! Which panels does the paper use?
+//! Presets: the task sets of the paper.
 
 use crate::{cli::EvalArgs, table::columns, usage};
 
-/// A panel by name.
+/// A named task set.
 pub(super) struct Preset {
     name: &'static str,
     about: &'static str,
@@ -24,9 +24,9 @@ const OUT: &str = "out-of-domain";
 const PRESETS: [Preset; 13] = [
     Preset {
         population: Some("paper"),
-        ..of("kuhn", "the opponents of training, both seats, the same cards in every episode of a task", "kuhn", IN)
+        ..of("kuhn", "the training opponents, both seats, the same cards in every episode of a task", "kuhn", IN)
     },
-    of("kuhn-fresh", "the same with fresh cards in every episode", "kuhn", IN),
+    of("kuhn-fresh", "the training opponents, both seats, new cards in every episode", "kuhn", IN),
     Preset {
         population: Some("paper"),
         opponent: Some("cfr_argmax"),
@@ -43,7 +43,7 @@ const PRESETS: [Preset; 13] = [
         seat: Some(0),
         ..of("tictactoe-mcts1000", "tree search of 1000 simulations, moving first", "tictactoe", OUT)
     },
-    of("tictactoe-blind", "opponents that do not see one line, which must be found out", "tictactoe", IN),
+    of("tictactoe-blind", "opponents that ignore one line, which the agent must identify", "tictactoe", IN),
     of("sokoban", "two boxes, rooms not seen in training", "sokoban", IN),
     Preset { option: Some("boxes=1"), ..of("sokoban-1", "one box", "sokoban", OUT) },
     Preset { option: Some("boxes=3"), ..of("sokoban-3", "three boxes", "sokoban", OUT) },
@@ -53,12 +53,12 @@ const PRESETS: [Preset; 13] = [
     of("webshop-held-out", "goals for products never seen in training", "webshop", OUT),
 ];
 
-/// All presets, for people.
+/// All presets as a table.
 pub(super) fn list() -> String {
-    columns(&["preset", "panel"], PRESETS.iter().map(|p| vec![p.name.to_owned(), p.about.to_owned()]))
+    columns(&["preset", "task set"], PRESETS.iter().map(|p| vec![p.name.to_owned(), p.about.to_owned()]))
 }
 
-/// What the preset on the command line stands for, put where its options would have been.
+/// Replaces `--preset` by the options that it stands for.
 pub(super) fn apply(args: &mut EvalArgs) -> anyhow::Result<()> {
     let Some(name) = &args.preset else { return Ok(()) };
     let preset = PRESETS
@@ -70,7 +70,7 @@ pub(super) fn apply(args: &mut EvalArgs) -> anyhow::Result<()> {
     args.selection.opponent = preset.opponent.iter().map(|o| (*o).to_owned()).collect();
     args.selection.seat = preset.seat;
     args.selection.split = Some(preset.split.to_owned());
-    // What the user set comes later, and wins.
+    // The user's options come later and override the preset's.
     args.selection.options.splice(0..0, preset.option.map(str::to_owned));
     Ok(())
 }
@@ -82,10 +82,10 @@ mod tests {
     use clap::Parser;
 
     #[test]
-    fn every_preset_names_a_panel_that_exists() {
+    fn every_preset_names_an_existing_task_set() {
         for preset in &PRESETS {
             let cli = Cli::try_parse_from(["mage", "eval", "--policy", "random", "--preset", preset.name]).unwrap();
-            let Command::Eval(mut args) = cli.command else { panic!("it is an evaluation") };
+            let Command::Eval(mut args) = cli.command else { panic!("expected `mage eval`") };
             apply(&mut args).unwrap();
             let (env_spec, population) = select(&App::builtin(), &args.env, &args.selection).expect(preset.name);
             let task = population.draw(args.selection.split(), env_spec.info().seats, mage_env::Seed::new(1)).unwrap();

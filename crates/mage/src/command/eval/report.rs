@@ -1,6 +1,6 @@
-//! What is said about one entrant?
+//! Report of one policy: text, JSON and plot.
 
-use super::{EvalPolicy, Results, request_stats::RequestStats};
+use super::{EvalPolicy, PolicyResults, request_stats::RequestStats};
 use crate::{
     cli::EvalArgs,
     output::{BOLD, DIM, Output, styled},
@@ -15,19 +15,19 @@ use mage_env::{
     solvers::{OracleReport, bound_label},
 };
 use mage_remote::TokenPrices;
-use mage_report::chart::{Chart, Kind, Series, svg};
+use mage_report::chart::{Chart, LineStyle, Series, svg};
 use mage_train::eval::{Agent, ModelAgent};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// Everything an evaluation has to say about one entrant.
+/// Results of one policy, as printed with `--json` and written by `--summary`.
 #[derive(Serialize)]
-pub(super) struct Report<'a> {
+pub(super) struct PolicyReport<'a> {
     name: &'a str,
     env: &'a str,
     policy: &'a str,
-    /// The method's name; a trained policy's own when absent.
-    approach: Option<&'static str>,
+    /// Prompt method; absent for a trained policy with the method of its training.
+    prompt_method: Option<&'static str>,
     memory: MemoryMode,
     memory_scope: MemoryScope,
     embeddings: Option<&'a str>,
@@ -37,119 +37,121 @@ pub(super) struct Report<'a> {
     tasks: u64,
     seed: u64,
     seeds: u64,
-    panel: Hash,
-    /// The hash of everything about how it was played: settings, memory, sampling.
+    task_set: Hash,
+    /// Hash of episode configuration, memory and sampling.
     method: Hash,
-    /// What records call the weights.
+    /// Identifier of the weights in trajectories.
     weights: &'a str,
-    settings: &'a EpisodeConfig,
-    drawn: Option<Value>,
-    /// All meta-episodes; a task with all its seeds is one observation.
+    episode_config: &'a EpisodeConfig,
+    /// Sampling parameters; absent for scripted agents.
+    sampling: Option<Value>,
+    /// Metrics over all meta-episodes; a task with all its seeds is one observation.
     summary: MetricSummary,
-    /// With several seeds: each by itself.
+    /// Metrics of each seed, if there are several.
     by_seed: Option<Vec<MetricSlice>>,
-    against: Option<CeilingComparison>,
+    /// Score relative to the upper bounds.
+    relative: Option<CeilingComparison>,
     ceilings: Option<&'a OracleReport>,
-    /// The same where every episode was played.
+    /// Upper bounds of scores; absent with early stopping.
     #[serde(skip)]
     score_ceilings: Option<&'a OracleReport>,
-    tally: &'a RequestStats,
+    requests: &'a RequestStats,
     cost: Option<f64>,
     errors: u64,
 }
 
-/// Everybody's scores by episode next to the ceilings, as SVG.
-pub(super) fn drawing(reports: &[Report<'_>], early_stop: bool) -> String {
+/// Plot of scores by episode with upper bounds, as SVG.
+pub(super) fn plot(reports: &[PolicyReport<'_>], early_stop: bool) -> String {
     let measured = reports.iter().enumerate().map(|(n, report)| {
         let curve = report.summary.overall.by_episode.iter();
         let points = curve.filter_map(|at| {
             let interval = at.score.interval.map(|i| (i.low, i.high));
             Some((f64::from(at.k), at.score.mean?, interval))
         });
-        Series { name: report.name.to_owned(), kind: Kind::Measured(n), points: points.collect() }
+        Series { name: report.name.to_owned(), style: LineStyle::Measured(n), points: points.collect() }
     });
-    let exact = reports.iter().find_map(|r| r.score_ceilings).into_iter().flat_map(|c| {
+    let ceilings = reports.iter().find_map(|r| r.score_ceilings).into_iter().flat_map(|c| {
         [
-            Series::exact("opponent known", &c.mean.full_info, "2 4"),
-            Series::exact(&format!("best learner ({})", known(c)), &c.mean.sum.by_episode, "none"),
-            Series::exact("best without memory", &c.mean.memoryless, "6 4"),
+            Series::ceiling("known opponent", &c.mean.full_info, "2 4"),
+            Series::ceiling(&format!("Bayes-adaptive optimum ({})", qualifier(c)), &c.mean.sum.by_episode, "none"),
+            Series::ceiling("memoryless optimum", &c.mean.memoryless, "6 4"),
         ]
     });
-    let series: Vec<Series> = measured.chain(exact).collect();
-    let (first, whose) = (&reports[0], if early_stop { ", of tasks not yet won" } else { "" });
-    let title = format!("{}: {} tasks of {} episodes, 95 % intervals{whose}", first.env, first.tasks, first.episodes);
+    let series: Vec<Series> = measured.chain(ceilings).collect();
+    let (first, scope) = (&reports[0], if early_stop { ", tasks not yet won" } else { "" });
+    let title = format!("{}: {} tasks of {} episodes, 95 % intervals{scope}", first.env, first.tasks, first.episodes);
     svg(&Chart { title: &title, x_label: "episode", y_label: first.unit, percent: false, series: &series })
 }
 
-impl<'a> Report<'a> {
+impl<'a> PolicyReport<'a> {
     pub(super) fn new(
         args: &'a EvalArgs,
-        entrant: &'a EvalPolicy,
+        policy: &'a EvalPolicy,
         unit: &'a str,
-        results: &'a Results,
+        results: &'a PolicyResults,
         ceilings: Option<&'a OracleReport>,
         prices: Option<TokenPrices>,
     ) -> Self {
-        let evaluation = &entrant.evaluations[0];
+        let evaluation = &policy.evaluations[0];
         let bootstrap = Bootstrap::default();
         let several = args.seeds > 1;
-        let all = results.numbered(|_| true);
+        let all = results.by_task(|_| true);
         let measure = |results: &[(usize, MetaEpisodeResult)]| {
             summarise(results, args.episodes, UnplayedEpisodes::NotCounted, bootstrap)
         };
-        // Later episodes of an early stop are those of tasks not yet won: ceilings of scores are for all of them.
+        // With early stopping, later episodes cover only the tasks not yet won, but upper bounds of scores cover all tasks.
         let score_ceilings = ceilings.filter(|_| !args.early_stop);
-        let against = score_ceilings.map(|c| {
-            let lines = Ceiling { memoryless: c.mean.memoryless.clone(), adaptive: c.mean.sum.by_episode.clone() };
-            compare_to_ceiling(&all, &lines, bootstrap)
+        let relative = score_ceilings.map(|c| {
+            let curves = Ceiling { memoryless: c.mean.memoryless.clone(), adaptive: c.mean.sum.by_episode.clone() };
+            compare_to_ceiling(&all, &curves, bootstrap)
         });
-        Report {
-            name: &entrant.name,
+        PolicyReport {
+            name: &policy.name,
             env: &args.env,
             policy: evaluation.agent.name(),
-            approach: entrant.approach.map(mage_core::PromptMethod::name),
+            prompt_method: policy.prompt_method.map(mage_core::PromptMethod::name),
             memory: evaluation.episode_config.memory,
-            memory_scope: entrant.scope,
-            embeddings: entrant.embeddings.as_deref(),
+            memory_scope: policy.scope,
+            embeddings: policy.embeddings.as_deref(),
             split: args.selection.split(),
             unit,
             episodes: args.episodes,
             tasks: args.tasks,
             seed: args.seed,
             seeds: args.seeds,
-            panel: evaluation.task_set.hash(),
+            task_set: evaluation.task_set.hash(),
             method: evaluation.method(),
             weights: evaluation.agent.id(),
-            settings: &evaluation.episode_config,
-            drawn: match &evaluation.agent {
-                Agent::Model(model) => Some(asked_for(args, model, &evaluation.episode_config)),
+            episode_config: &evaluation.episode_config,
+            sampling: match &evaluation.agent {
+                Agent::Model(model) => Some(sampling_json(args, model, &evaluation.episode_config)),
                 _ => None,
             },
             summary: measure(&all),
             by_seed: several.then(|| {
-                (0..args.seeds as usize).map(|s| measure(&results.numbered(|p| p.seed == s)).overall).collect()
+                (0..args.seeds as usize).map(|s| measure(&results.by_task(|r| r.seed == s)).overall).collect()
             }),
-            against,
+            relative,
             ceilings,
             score_ceilings,
-            tally: &results.tally,
-            cost: prices.map(|p| results.tally.cost(p)),
+            requests: &results.requests,
+            cost: prices.map(|p| results.requests.cost(p)),
             errors: results.errors,
         }
     }
 
     pub(super) fn print(&self, out: &Output) -> anyhow::Result<()> {
-        let memory = match (self.approach, self.memory, self.memory_scope) {
-            (Some("a-mem" | "memento"), _, MemoryScope::Shared) => "one memory for all tasks",
-            (Some("a-mem"), ..) => "notes in memory",
-            (Some("memento"), ..) => "cases in memory",
-            (Some("cot"), ..) => "step by step, without memory",
-            (_, MemoryMode::None, _) => "memory blanked",
-            _ => "reflections in memory",
+        let memory = match (self.prompt_method, self.memory, self.memory_scope) {
+            (Some("a-mem" | "memento"), _, MemoryScope::Shared) => "one memory shared by all tasks",
+            (Some("a-mem"), ..) => "memory items",
+            (Some("memento"), ..) => "memory of cases",
+            (Some("cot"), ..) => "step-by-step reasoning without memory",
+            (_, MemoryMode::None, _) => "without memory",
+            _ => "memory of reflections",
         };
         let seeds = if self.seeds > 1 { format!(" with {} seeds", self.seeds) } else { String::new() };
         out.line(format!(
-            "{} plays {}, {}{}, {memory}: {} tasks of {} episodes{seeds}, {}",
+            "{} on {}, {}{}, {memory}: {} tasks of {} episodes{seeds}, {}",
             styled(BOLD, self.name),
             self.env,
             self.split,
@@ -164,7 +166,7 @@ impl<'a> Report<'a> {
         }
         if let Some(ceilings) = self.score_ceilings.filter(|c| c.learner_is_lower_bound()) {
             let error = score(ceilings.max_gap());
-            out.line(styled(DIM, format!("\nthe best learner may be up to {error} better than shown")))?;
+            out.line(styled(DIM, format!("\nthe Bayes-adaptive optimum is a lower bound, at most {error} too low")))?;
         }
         for note in self.ceilings.iter().flat_map(|c| &c.notes) {
             out.line(styled(DIM, format!("note: {note}")))?;
@@ -173,29 +175,29 @@ impl<'a> Report<'a> {
         out.line(styled(
             DIM,
             format!(
-                "\ninvalid actions {} of {}; brackets are 95 % intervals; panel {}",
+                "\ninvalid actions {} of {}; brackets are 95 % intervals; task set {}",
                 rate(invalid),
                 invalid.trials,
-                short(&self.panel)
+                short(&self.task_set)
             ),
         ))?;
-        self.print_calls(out)
+        self.print_requests(out)
     }
 
-    /// What a model was asked beside playing, and what it took.
-    fn print_calls(&self, out: &Output) -> anyhow::Result<()> {
-        let (bad, asked) = self.tally.memory();
-        let tokens = (self.tally.prompt_tokens, self.tally.answer_tokens);
+    /// Prints memory requests, tokens, cost and failures.
+    fn print_requests(&self, out: &Output) -> anyhow::Result<()> {
+        let (invalid, count) = self.requests.memory_requests();
+        let tokens = (self.requests.prompt_tokens, self.requests.completion_tokens);
         let mut parts = Vec::new();
-        if self.drawn.is_some() && asked > 0 {
-            parts.push(format!("{bad} of {asked} memory calls unusable"));
+        if self.sampling.is_some() && count > 0 {
+            parts.push(format!("{invalid} of {count} memory requests had an invalid completion"));
         }
         if tokens != (0, 0) {
-            parts.push(format!("{} tokens read, {} written", tokens.0, tokens.1));
+            parts.push(format!("{} prompt tokens, {} completion tokens", tokens.0, tokens.1));
         }
         parts.extend(self.cost.map(|c| format!("cost {c:.2}")));
         if self.errors > 0 {
-            parts.push(format!("{} meta-episodes could not be finished", self.errors));
+            parts.push(format!("{} meta-episodes failed", self.errors));
         }
         if parts.is_empty() { Ok(()) } else { out.line(styled(DIM, parts.join("; "))) }
     }
@@ -204,22 +206,24 @@ impl<'a> Report<'a> {
         let curve = &self.summary.overall.by_episode;
         let mut header = vec!["episode", "n", "score"];
         if let Some(ceilings) = self.score_ceilings {
-            // Next to too low a best, one has come further than one has.
-            let way = if ceilings.learner_is_lower_bound() { "of the way, at most" } else { "of the way" };
-            header.extend(["without memory", best_learner(ceilings), way]);
+            // Relative to a lower bound of the optimum, the fraction is an upper bound.
+            let fraction = if ceilings.learner_is_lower_bound() { "gap closed, at most" } else { "gap closed" };
+            header.extend(["memoryless optimum", bayes_adaptive_header(ceilings), fraction]);
         }
         let rows = curve.iter().map(|at| {
             let i = at.k as usize - 1;
             let mut row = vec![at.k.to_string(), at.score.count.to_string(), mean(&at.score)];
-            if let (Some(ceilings), Some(against)) = (self.score_ceilings, &self.against) {
+            if let (Some(ceilings), Some(relative)) = (self.score_ceilings, &self.relative) {
                 row.push(score(ceilings.mean.memoryless[i]));
                 row.push(score(ceilings.mean.sum.by_episode[i]));
-                row.push(against.by_episode.get(i).and_then(|a| a.gap_fraction).map_or_else(|| "-".to_owned(), way));
+                row.push(
+                    relative.by_episode.get(i).and_then(|a| a.gap_fraction).map_or_else(|| "-".to_owned(), gap_closed),
+                );
             }
             row
         });
         out.line(format!("\n{}", table(&header, rows)))?;
-        let cells = |of: &RateEstimate| [of.tasks.to_string(), rate(of)];
+        let cells = |r: &RateEstimate| [r.tasks.to_string(), rate(r)];
         let best = self.ceilings.map_or(&[][..], |c| &c.mean.pass_at_k);
         let rows = curve.iter().map(|at| {
             let i = at.k as usize - 1;
@@ -229,12 +233,12 @@ impl<'a> Report<'a> {
             row.extend(best.get(i).map(|p| format!("{} %", percent(*p))));
             row
         });
-        let mut header = vec!["episode", "n", "won", "n", "won by then (Pass@k)"];
-        header.extend((!best.is_empty()).then_some("at best"));
+        let mut header = vec!["episode", "n", "won", "n", "Pass@k"];
+        header.extend((!best.is_empty()).then_some("best Pass@k"));
         out.line(format!("\n{}", table(&header, rows)))?;
         if self.stopped() {
-            let why = "tasks stop at their first win: scores and wins of an episode are of the tasks not yet won (n)";
-            out.line(styled(DIM, format!("\n{why}")))?;
+            let note = "tasks stop after their first win: scores and wins of an episode cover the n tasks not yet won";
+            out.line(styled(DIM, format!("\n{note}")))?;
         }
         if curve.iter().all(|at| at.drew.hits == 0) {
             return Ok(());
@@ -245,20 +249,20 @@ impl<'a> Report<'a> {
             row.extend(cells(&at.draw_or_win_at_k));
             row
         });
-        out.line(format!("\n{}", table(&["episode", "n", "drew", "n", "won or drew by then"], rows)))
+        out.line(format!("\n{}", table(&["episode", "n", "drew", "n", "draw or win within k"], rows)))
     }
 
-    /// Whether some tasks stopped at a win.
+    /// Whether some tasks stopped after a win.
     fn stopped(&self) -> bool {
         self.summary.overall.by_episode.iter().any(|at| at.won.trials < at.pass_at_k.trials)
     }
 
-    /// First and last episode by opponent and by seat, each opponent next to the best response to it.
+    /// First and last episode by opponent and by seat, with the score of the best response to each opponent.
     fn print_opponents(&self, out: &Output) -> anyhow::Result<()> {
-        // The last episode of tasks that stop at a win is of few of them; whether they were won is known of all.
+        // With early stopping, the last episode covers few tasks, but Pass@k covers all.
         let stopped = self.stopped();
         let last = if stopped { format!("won within {}", self.episodes) } else { format!("episode {}", self.episodes) };
-        let mut header = vec!["against", "n", "episode 1"];
+        let mut header = vec!["opponent or seat", "n", "episode 1"];
         if self.episodes > 1 {
             header.push(&last);
         }
@@ -280,19 +284,18 @@ impl<'a> Report<'a> {
             values.iter().find(|v| v.name == name).map(|v| v.value)
         };
         let opponents = self.summary.by_opponent.iter().map(|(name, s)| row(name.clone(), s, best(name)));
-        let seats = self.summary.by_seat.iter().map(|(seat, s)| row(format!("from seat {seat}"), s, None));
+        let seats = self.summary.by_seat.iter().map(|(seat, s)| row(format!("seat {seat}"), s, None));
         out.line(format!("\n{}", table(&header, opponents.chain(seats))))
     }
 }
 
-/// A share in percent with one decimal.
+/// A rate in percent with one decimal.
 pub(super) fn percent(x: f64) -> String {
     format!("{:.1}", 100.0 * x)
 }
 
-/// How far it has come from the best without memory to the best learner: `72 % [61, 84]`. Nothing where there is no telling how
-/// sure that is.
-fn way(share: MeanEstimate) -> String {
+/// Fraction of the gap between memoryless and Bayes-adaptive optimum: `72 % [61, 84]`, or `-` without an interval.
+fn gap_closed(share: MeanEstimate) -> String {
     let whole = |x: f64| format!("{:.0}", 100.0 * x);
     match (share.mean, share.interval) {
         (Some(x), Some(i)) => format!("{} % [{}, {}]", whole(x), whole(i.low), whole(i.high)),
@@ -300,18 +303,18 @@ fn way(share: MeanEstimate) -> String {
     }
 }
 
-/// How the best learner's line is known.
-fn known(ceilings: &OracleReport) -> &'static str {
+/// Qualifier of the Bayes-adaptive optimum: exact, a lower bound, or an estimate.
+fn qualifier(ceilings: &OracleReport) -> &'static str {
     bound_label(!ceilings.sampled_opponents.is_empty(), ceilings.learner_is_lower_bound())
 }
 
-/// What a column of the best learner's scores is called.
-fn best_learner(ceilings: &OracleReport) -> &'static str {
-    match known(ceilings) {
-        "exact" => "best learner",
-        "at least" => "best learner, at least",
-        "estimated" => "best learner, estimated",
-        _ => "best learner, estimated, at least",
+/// Column header of the Bayes-adaptive optimum.
+fn bayes_adaptive_header(ceilings: &OracleReport) -> &'static str {
+    match qualifier(ceilings) {
+        "exact" => "Bayes-adaptive optimum",
+        "at least" => "Bayes-adaptive optimum, at least",
+        "estimated" => "Bayes-adaptive optimum, estimated",
+        _ => "Bayes-adaptive optimum, estimated, at least",
     }
 }
 
@@ -334,12 +337,11 @@ fn short(hash: &Hash) -> String {
     hash.to_string()[..8].to_owned()
 }
 
-/// How answers were asked for, as it was sent: each call has its own length and seed, and what an endpoint was not told is its own
-/// affair.
-fn asked_for(args: &EvalArgs, model: &ModelAgent, settings: &EpisodeConfig) -> Value {
+/// Sampling parameters as sent. Length and seed are per request; thinking is omitted if it was not sent to an endpoint.
+fn sampling_json(args: &EvalArgs, model: &ModelAgent, settings: &EpisodeConfig) -> Value {
     let remote = args.remote.model.as_deref() == Some(&model.name);
-    let mut asked = json!(model.decoding);
-    if let Some(params) = asked["params"].as_object_mut() {
+    let mut sampling = json!(model.decoding);
+    if let Some(params) = sampling["params"].as_object_mut() {
         params.remove("seed");
         params.remove("max_tokens");
         params.insert("play_tokens".to_owned(), json!(settings.play_tokens));
@@ -347,9 +349,9 @@ fn asked_for(args: &EvalArgs, model: &ModelAgent, settings: &EpisodeConfig) -> V
     }
     if remote {
         if args.sampling.thinking.is_none() {
-            asked["thinking"] = Value::Null;
+            sampling["thinking"] = Value::Null;
         }
-        asked["request"] = json!(args.remote.extra_body);
+        sampling["extra_body"] = json!(args.remote.extra_body);
     }
-    asked
+    sampling
 }

@@ -1,4 +1,4 @@
-//! What did a model have to be asked, and what did that take?
+//! Numbers of requests and tokens of an evaluation.
 
 use mage_core::{RequestKind, Trajectory};
 use mage_engine::ChatUsage;
@@ -6,45 +6,46 @@ use mage_remote::TokenPrices;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Calls and tokens, added up.
+/// Requests and tokens of all meta-episodes.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct RequestStats {
-    /// By purpose.
-    pub(super) calls: BTreeMap<RequestKind, Calls>,
-    /// Tokens read.
+    /// Requests by kind.
+    pub(super) by_kind: BTreeMap<RequestKind, RequestCounts>,
+    /// Prompt tokens.
     pub(super) prompt_tokens: u64,
-    /// Tokens written.
-    pub(super) answer_tokens: u64,
+    /// Completion tokens.
+    pub(super) completion_tokens: u64,
 }
 
-/// Calls of one purpose.
+/// Number of requests of one kind.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub(super) struct Calls {
-    pub(super) asked: u64,
-    /// Whose answer could not be used.
-    pub(super) unusable: u64,
+pub(super) struct RequestCounts {
+    /// All requests.
+    pub(super) count: u64,
+    /// Requests with an invalid completion.
+    pub(super) invalid: u64,
 }
 
 impl RequestStats {
     pub(super) fn add(&mut self, record: &Trajectory) {
-        for call in &record.requests {
-            let calls = self.calls.entry(call.kind).or_default();
-            calls.asked += 1;
-            calls.unusable += u64::from(call.invalid.is_some());
-            let used = call.completion.token_usage().unwrap_or_default();
-            self.prompt_tokens += used.prompt_tokens;
-            self.answer_tokens += used.completion_tokens;
+        for request in &record.requests {
+            let counts = self.by_kind.entry(request.kind).or_default();
+            counts.count += 1;
+            counts.invalid += u64::from(request.invalid.is_some());
+            let usage = request.completion.token_usage().unwrap_or_default();
+            self.prompt_tokens += usage.prompt_tokens;
+            self.completion_tokens += usage.completion_tokens;
         }
     }
 
-    /// What it cost.
+    /// Cost of all tokens.
     pub(super) fn cost(&self, prices: TokenPrices) -> f64 {
-        prices.cost(ChatUsage { prompt_tokens: self.prompt_tokens, completion_tokens: self.answer_tokens })
+        prices.cost(ChatUsage { prompt_tokens: self.prompt_tokens, completion_tokens: self.completion_tokens })
     }
 
-    /// Answers to memory's own questions that could not be used, and how many there were.
-    pub(super) fn memory(&self) -> (u64, u64) {
-        let own = self.calls.iter().filter(|(p, _)| **p != RequestKind::Play);
-        own.fold((0, 0), |(bad, all), (_, c)| (bad + c.unusable, all + c.asked))
+    /// Number of invalid completions of memory requests, and number of memory requests.
+    pub(super) fn memory_requests(&self) -> (u64, u64) {
+        let memory = self.by_kind.iter().filter(|(kind, _)| **kind != RequestKind::Play);
+        memory.fold((0, 0), |(invalid, all), (_, c)| (invalid + c.invalid, all + c.count))
     }
 }

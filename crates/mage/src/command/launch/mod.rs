@@ -1,7 +1,7 @@
-//! `mage launch`: what starts the engines?
+//! `mage launch`: launch scripts for trainer and inference servers.
 //!
-//! Renders templates; starts nothing. What is started is somebody else's (SkyRL, vLLM, Ray, Slurm, Kubernetes), with flags
-//! that change faster than this program: the files are meant to be read and changed.
+//! Renders templates and starts nothing. The scripts start other projects' programs (SkyRL, vLLM, Ray, Slurm, Kubernetes), whose
+//! flags change often: review and adapt the files.
 
 mod render;
 
@@ -13,53 +13,53 @@ use crate::{
 use anyhow::Context;
 use render::{files, pooled, vllm_rank};
 
-/// What the usual machine has, and no template asks one for more.
-const MACHINE: usize = 8;
+/// GPUs of a typical machine, the most that a template requests of one machine.
+const GPUS_PER_MACHINE: usize = 8;
 
-/// Refuses what no template can say.
+/// Rejects arguments that the templates do not support.
 fn check(args: &LaunchArgs) -> anyhow::Result<()> {
-    for (flag, text) in [("--model", &args.model), ("--shared", &args.shared)] {
-        // It goes into shell scripts, JSON and YAML as it is.
+    for (flag, text) in [("--model", &args.model), ("--shared-dir", &args.shared_dir)] {
+        // The text is inserted into shell scripts, JSON and YAML without quoting.
         if text.is_empty() || !text.chars().all(|c| c.is_ascii_alphanumeric() || "/._-@".contains(c)) {
-            return Err(usage(format!("{flag} {text:?}: only letters, digits and / . _ - @ are taken")));
+            return Err(usage(format!("{flag} {text:?}: only letters, digits and / . _ - @ are supported")));
         }
     }
-    // Else a program would take it for an option, or look for it in the folder it happens to run in.
+    // A program would read another prefix as an option or as a path relative to its working directory.
     if !args.model.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '/') {
         return Err(usage(format!(
-            "--model {}: a name on the Hub starts with a letter or a digit, a folder's path with /",
+            "--model {}: a name on the Hub starts with a letter or digit, a path with /",
             args.model
         )));
     }
     if args.model.contains('@') && !args.model.starts_with('/') {
         return Err(usage(format!(
-            "--model {}: SkyRL and vLLM take no revision with a name; give a folder that holds it",
+            "--model {}: SkyRL and vLLM support no revision in a name; use a local directory",
             args.model
         )));
     }
-    if !args.shared.starts_with('/') || args.shared.trim_end_matches('/').is_empty() {
+    if !args.shared_dir.starts_with('/') || args.shared_dir.trim_end_matches('/').is_empty() {
         return Err(usage(format!(
-            "--shared {}: every machine must see it under one path; start it with /, and name a folder",
-            args.shared
+            "--shared-dir {}: expected an absolute path of a directory below /, mounted there on all machines",
+            args.shared_dir
         )));
     }
     if vllm_rank(args.lora_rank).is_none() {
         return Err(usage(format!(
-            "--lora-rank {}: vLLM takes adapters up to rank {}",
+            "--lora-rank {}: vLLM supports ranks up to {}",
             args.lora_rank,
-            render::TOP_RANK
+            render::MAX_VLLM_RANK
         )));
     }
     let one_machine = matches!(args.target, LaunchTarget::Uv | LaunchTarget::Kubernetes);
     if args.nodes > 1 && (one_machine || pooled(args)) {
-        let what = if pooled(args) { "--backend jax is one process" } else { "this place has one training machine" };
-        return Err(usage(format!("--nodes {}: {what}; take ray or slurm, and fsdp or megatron", args.nodes)));
+        let reason = if pooled(args) { "--backend jax is one process" } else { "this target has one training machine" };
+        return Err(usage(format!("--nodes {}: {reason}; use ray or slurm with fsdp or megatron", args.nodes)));
     }
-    let (needed, whose) = args.one_machine();
-    if needed > MACHINE {
+    let (needed, machine) = args.max_gpus_per_machine();
+    if needed > GPUS_PER_MACHINE {
         return Err(usage(format!(
-            "--gpus {} and --samplers {} need {needed} GPUs {whose}, and a machine has {MACHINE}; take fewer, or slurm or ray \
-             with fsdp or megatron, which spread over nodes",
+            "--gpus {} and --samplers {} need {needed} GPUs {machine}, but a machine has {GPUS_PER_MACHINE}; use fewer, or \
+             slurm or ray with fsdp or megatron, which span several nodes",
             args.gpus(),
             args.samplers
         )));
@@ -68,7 +68,7 @@ fn check(args: &LaunchArgs) -> anyhow::Result<()> {
 }
 
 impl LaunchArgs {
-    /// GPUs that train on each training node. Only one has been seen to work with jax.
+    /// Training GPUs per training node. With jax, only one has been tested.
     fn gpus(&self) -> usize {
         self.gpus.unwrap_or(match self.backend {
             TrainerBackend::Jax => 1,
@@ -76,8 +76,8 @@ impl LaunchArgs {
         })
     }
 
-    /// How many GPUs the machine with the most of them needs, and which one that is.
-    fn one_machine(&self) -> (usize, &'static str) {
+    /// Largest number of GPUs on one machine, and a description of that machine.
+    fn max_gpus_per_machine(&self) -> (usize, &'static str) {
         let gpus = self.gpus();
         match (self.target, pooled(self)) {
             (LaunchTarget::Uv, _) => (gpus + self.samplers, "on one machine"),
@@ -106,23 +106,23 @@ pub(crate) fn run(args: &LaunchArgs, out: &Output) -> anyhow::Result<()> {
     }
     let paths = || files.iter().map(|(name, _)| args.out.join(name));
     if let Some(path) = paths().find(|p| p.exists()) {
-        return Err(usage(format!("{}: it is there already; give another --out", path.display())));
+        return Err(usage(format!("{} exists already; choose another --out", path.display())));
     }
-    std::fs::create_dir_all(&args.out).with_context(|| format!("cannot make {}", args.out.display()))?;
+    std::fs::create_dir_all(&args.out).with_context(|| format!("cannot create {}", args.out.display()))?;
     for (path, (_, text)) in paths().zip(&files) {
         std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
         if !out.json {
             out.line(path.display())?;
         }
     }
-    let (needed, whose) = args.one_machine();
+    let (needed, machine) = args.max_gpus_per_machine();
     if out.json {
         let written: Vec<_> = paths().collect();
-        return out.object(&serde_json::json!({ "written": written, "gpus": needed, "where": whose }));
+        return out.object(&serde_json::json!({ "written": written, "gpus": needed, "gpus_location": machine }));
     }
-    out.hint(format!("{needed} GPUs are needed {whose}"));
+    out.hint(format!("needs {needed} GPUs {machine}"));
     out.hint(
-        "nothing was started: read the scripts, run them, then ask `mage doctor --engine RECIPE` with engine.toml",
+        "nothing was started: review the scripts, run them, and check the servers with `mage doctor --engine RECIPE engine.toml`",
     );
     Ok(())
 }
@@ -134,13 +134,13 @@ mod tests {
 
     pub(super) fn args(words: &[&str]) -> LaunchArgs {
         let cli = crate::cli::Cli::try_parse_from(["mage", "launch"].iter().chain(words)).unwrap();
-        let crate::cli::Command::Launch(args) = cli.command else { panic!("not a launch") };
+        let crate::cli::Command::Launch(args) = cli.command else { panic!("expected `mage launch`") };
         args
     }
 
     #[test]
-    fn what_no_template_can_say_is_refused() {
-        let refused = [
+    fn unsupported_arguments_are_rejected() {
+        let rejected = [
             ("uv --model a;b", "only letters"),
             ("uv --model a'b", "only letters"),
             ("uv --model a\"b", "only letters"),
@@ -150,33 +150,33 @@ mod tests {
             ("uv --model=--host", "starts with a letter"),
             ("uv --model ../m", "starts with a letter"),
             ("uv --model org/name@main", "no revision"),
-            ("uv --model m --shared here", "start it with /"),
-            ("uv --model m --shared /", "name a folder"),
+            ("uv --model m --shared-dir here", "absolute path"),
+            ("uv --model m --shared-dir /", "below /"),
             ("uv --model m --nodes 2", "one training machine"),
             ("kubernetes --model m --nodes 2", "one training machine"),
             ("ray --model m --nodes 2 --backend jax", "one process"),
-            ("uv --model m --lora-rank 1000", "up to rank 512"),
+            ("uv --model m --lora-rank 1000", "up to 512"),
             ("uv --model m --gpus 8", "need 12 GPUs on one machine"),
             ("ray --model m --gpus 5 --backend jax", "need 9 GPUs on the head node"),
             ("kubernetes --model m --gpus 5", "need 9 GPUs in one pod"),
             ("slurm --model m --gpus 2 --samplers 9 --backend jax", "need 9 GPUs on a node"),
             ("slurm --model m --gpus 9", "need 9 GPUs on a node"),
         ];
-        for (line, words) in refused {
+        for (line, expected) in rejected {
             let e = check(&args(&line.split(' ').collect::<Vec<_>>())).expect_err(line).to_string();
-            assert!(e.contains(words), "{line}: {e}");
+            assert!(e.contains(expected), "{line}: {e}");
         }
         let e = check(&args(&["uv", "--model", "a b"])).unwrap_err().to_string();
         assert!(e.contains("only letters"), "{e}");
     }
 
     #[test]
-    fn what_fits_is_taken_and_defaults_fit_one_machine() {
-        for place in ["uv", "ray", "slurm", "kubernetes"] {
+    fn supported_arguments_are_accepted_and_defaults_fit_one_machine() {
+        for target in ["uv", "ray", "slurm", "kubernetes"] {
             for backend in ["jax", "fsdp", "megatron"] {
-                let args = args(&[place, "--model", "m", "--backend", backend]);
+                let args = args(&[target, "--model", "m", "--backend", backend]);
                 check(&args).unwrap();
-                assert!(args.one_machine().0 <= MACHINE);
+                assert!(args.max_gpus_per_machine().0 <= GPUS_PER_MACHINE);
             }
         }
         for line in [
@@ -184,7 +184,7 @@ mod tests {
             "slurm --model m --gpus 2 --samplers 8 --backend jax",
             "ray --model m --gpus 8 --samplers 32",
             "kubernetes --model m --gpus 1 --samplers 32 --backend jax",
-            "uv --model 01-ai/Yi --shared /shared/",
+            "uv --model 01-ai/Yi --shared-dir /shared/",
         ] {
             check(&args(&line.split(' ').collect::<Vec<_>>())).unwrap_or_else(|e| panic!("{line}: {e}"));
         }

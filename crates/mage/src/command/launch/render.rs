@@ -1,18 +1,18 @@
-//! What do the files say?
+//! Rendering of the launch templates.
 
 use crate::cli::{LaunchArgs, LaunchTarget, TrainerBackend};
 use serde_json::{Value, json};
 
-/// A file to be: its name and what it is made from.
+/// Name of an output file and its template.
 type Template = (&'static str, &'static str);
 
 const INSTALL: Template = ("install.sh", include_str!("../../../templates/launch/install.sh"));
 const RECIPE: Template = ("engine.toml", include_str!("../../../templates/launch/engine.toml"));
-/// How a script starts, watches and ends what it consists of.
+/// Shell functions that start, monitor and stop the processes of a script.
 const CHILDREN: &str = include_str!("../../../templates/launch/children.sh");
 
-fn templates(place: LaunchTarget) -> [Template; 3] {
-    let start = match place {
+fn templates(target: LaunchTarget) -> [Template; 3] {
+    let start = match target {
         LaunchTarget::Uv => ("start.sh", include_str!("../../../templates/launch/uv.sh")),
         LaunchTarget::Ray => ("submit.sh", include_str!("../../../templates/launch/ray.sh")),
         LaunchTarget::Slurm => ("engines.sbatch", include_str!("../../../templates/launch/slurm.sbatch")),
@@ -21,34 +21,34 @@ fn templates(place: LaunchTarget) -> [Template; 3] {
     [INSTALL, start, RECIPE]
 }
 
-/// The files, by name.
+/// The rendered files with their names.
 pub(super) fn files(args: &LaunchArgs) -> Vec<(&'static str, String)> {
     templates(args.target).into_iter().map(|(name, template)| (name, render(template, args))).collect()
 }
 
-/// Whether vLLM servers of our own sample. SkyRL's GPU backends bring vLLM engines along and hand out weights through them alone.
+/// Whether separate vLLM servers sample. SkyRL's GPU backends include vLLM engines, the only way to sample their weights.
 pub(super) fn pooled(args: &LaunchArgs) -> bool {
     matches!(args.backend, TrainerBackend::Jax)
 }
 
-/// The ranks that vLLM's `--max-lora-rank` takes (0.32.0).
-const VLLM_RANKS: [usize; 9] = [1, 8, 16, 32, 64, 128, 256, 320, TOP_RANK];
-/// The largest.
-pub(super) const TOP_RANK: usize = 512;
+/// Values that vLLM 0.32.0 accepts for `--max-lora-rank`.
+const VLLM_RANKS: [usize; 9] = [1, 8, 16, 32, 64, 128, 256, 320, MAX_VLLM_RANK];
+/// The largest of them.
+pub(super) const MAX_VLLM_RANK: usize = 512;
 
-/// The least of them that holds a rank.
+/// The smallest value that is at least `rank`.
 pub(super) fn vllm_rank(rank: usize) -> Option<usize> {
     VLLM_RANKS.into_iter().find(|r| *r >= rank)
 }
 
 fn shared(args: &LaunchArgs) -> &str {
-    args.shared.trim_end_matches('/')
+    args.shared_dir.trim_end_matches('/')
 }
 
-/// What SkyRL's backend is told at its start.
+/// SkyRL's `--backend-config`.
 fn backend_config(args: &LaunchArgs) -> String {
     let optim = mage_train::recipe::Recipe::default().optim;
-    // 0.98 as 0.98, not as the nearest double to the nearest float.
+    // Via text, so that 0.98 is written as 0.98 and not as the double of the nearest float.
     let number = |x: f32| x.to_string().parse::<f64>().unwrap_or(f64::from(x));
     let mut config = match args.backend {
         TrainerBackend::Jax => json!({
@@ -62,15 +62,15 @@ fn backend_config(args: &LaunchArgs) -> String {
             "trainer.placement.policy_num_nodes": args.nodes,
             "trainer.placement.policy_num_gpus_per_node": args.gpus(),
             "generator.inference_engine.num_engines": args.samplers,
-            "generator.inference_engine.engine_init_kwargs.max_model_len": args.context,
-            // Requests carry the learning rate alone.
+            "generator.inference_engine.engine_init_kwargs.max_model_len": args.max_seq_len,
+            // Requests contain only the learning rate.
             "trainer.policy.optimizer_config.max_grad_norm": number(optim.max_grad_norm),
             "trainer.policy.optimizer_config.adam_betas": [number(optim.beta1), number(optim.beta2)],
             "trainer.policy.optimizer_config.weight_decay": number(optim.weight_decay),
         }),
     };
     if let (TrainerBackend::Megatron, Some(config)) = (args.backend, config.as_object_mut()) {
-        // Sampler weights are then the adapter, and not the whole model with the adapter in it.
+        // Publish the adapter to the samplers, rather than the merged model.
         config.insert("trainer.policy.megatron_config.lora_config.merge_lora".into(), false.into());
         config.insert("trainer.policy.model.lora.lora_sync_path".into(), format!("{}/lora", shared(args)).into());
         config.insert("trainer.logprobs_chunk_size".into(), Value::Null);
@@ -78,17 +78,17 @@ fn backend_config(args: &LaunchArgs) -> String {
     config.to_string()
 }
 
-/// What SkyRL's environment holds beside what is there.
+/// Additional environment variables of SkyRL.
 fn skyrl_env(args: &LaunchArgs) -> Vec<(&'static str, String)> {
     if pooled(args) {
         let environment = format!("{}/engines/skyrl", shared(args));
         return vec![("VIRTUAL_ENV", environment.clone()), ("UV_PROJECT_ENVIRONMENT", environment)];
     }
-    // Its engines would look for free ports from the API's own on.
+    // By default, its engines search for free ports from the API's port on.
     vec![("SKYRL_VLLM_START_PORT", "8200".to_owned())]
 }
 
-/// Where the sampling servers are.
+/// URLs of the vLLM servers, as TOML.
 fn servers(args: &LaunchArgs) -> String {
     let address = |i: usize| match args.target {
         LaunchTarget::Kubernetes => format!("\"http://mage-vllm-{i}.mage-vllm:8100\""),
@@ -98,7 +98,7 @@ fn servers(args: &LaunchArgs) -> String {
     (0..args.samplers).map(address).collect::<Vec<_>>().join(", ")
 }
 
-/// Puts the values in.
+/// Renders a template.
 fn render(template: &str, args: &LaunchArgs) -> String {
     let backend = match args.backend {
         TrainerBackend::Jax => "jax",
@@ -133,7 +133,7 @@ fn render(template: &str, args: &LaunchArgs) -> String {
         ("skyrl_env", env.iter().map(|(k, v)| format!("{k}={v} ")).collect()),
         ("job_env", Value::from(job_env).to_string()),
         ("skyrl_flags", flags),
-        ("trainer_cards", (0..gpus).map(|i| i.to_string()).collect::<Vec<_>>().join(",")),
+        ("trainer_gpus", (0..gpus).map(|i| i.to_string()).collect::<Vec<_>>().join(",")),
         ("tinker_gpus", (gpus + own_engines).to_string()),
         ("machine_gpus", (gpus + args.samplers).to_string()),
         ("node_gpus", (if pooled { gpus.max(args.samplers) } else { gpus }).to_string()),
@@ -144,7 +144,7 @@ fn render(template: &str, args: &LaunchArgs) -> String {
         ("last_sampler", (args.samplers - 1).to_string()),
         ("rank", args.lora_rank.to_string()),
         ("vllm_rank", vllm_rank(args.lora_rank).unwrap_or(args.lora_rank).to_string()),
-        ("context", args.context.to_string()),
+        ("context", args.max_seq_len.to_string()),
         ("shared", shared.to_owned()),
         ("servers", servers(args)),
         ("url", url.to_owned()),
@@ -153,19 +153,19 @@ fn render(template: &str, args: &LaunchArgs) -> String {
         ("beta2", format!("{:?}", optim.beta2)),
         ("weight_decay", format!("{:?}", optim.weight_decay)),
     ];
-    let text = chosen(&chosen(template, "pool", pooled), "gpu", !pooled);
+    let text = select_section(&select_section(template, "pool", pooled), "gpu", !pooled);
     values.iter().fold(text, |text, (name, value)| text.replace(&format!("{{{{{name}}}}}"), value))
 }
 
-/// The template with the lines between `{{#name}}` and `{{/name}}`, or without them.
-fn chosen(template: &str, name: &str, keep: bool) -> String {
+/// Keeps or removes the lines between `{{#name}}` and `{{/name}}`.
+fn select_section(template: &str, name: &str, keep: bool) -> String {
     let (open, close) = (format!("{{{{#{name}}}}}"), format!("{{{{/{name}}}}}"));
     let mut inside = false;
     let mut text = String::new();
     for line in template.lines() {
         match line {
-            mark if mark == open => inside = true,
-            mark if mark == close => inside = false,
+            marker if marker == open => inside = true,
+            marker if marker == close => inside = false,
             _ if inside && !keep => {}
             _ => text += &format!("{line}\n"),
         }
@@ -178,12 +178,12 @@ mod tests {
     use super::{super::tests::args, *};
     use std::process::Command;
 
-    /// Every place with every backend.
-    fn all(options: &[&str], mut look: impl FnMut(&str, &LaunchArgs)) {
-        for place in ["uv", "ray", "slurm", "kubernetes"] {
+    /// Calls `check` for every target with every backend.
+    fn for_all(options: &[&str], mut check: impl FnMut(&str, &LaunchArgs)) {
+        for target in ["uv", "ray", "slurm", "kubernetes"] {
             for backend in ["jax", "fsdp", "megatron"] {
-                let args = args(&[&[place, "--model", "Qwen/Qwen3-4B", "--backend", backend], options].concat());
-                look(&format!("{place}, {backend}"), &args);
+                let args = args(&[&[target, "--model", "Qwen/Qwen3-4B", "--backend", backend], options].concat());
+                check(&format!("{target}, {backend}"), &args);
             }
         }
     }
@@ -193,8 +193,8 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_open_and_nobody_listens_to_the_world() {
-        all(&[], |name, args| {
+    fn no_placeholder_remains_and_no_server_listens_on_all_addresses() {
+        for_all(&[], |name, args| {
             let text = text(args);
             assert!(!text.contains("{{"), "{name}:\n{text}");
             assert!(!text.contains("0.0.0.0") || matches!(args.target, LaunchTarget::Kubernetes), "{name}");
@@ -202,11 +202,11 @@ mod tests {
     }
 
     #[test]
-    fn every_engine_block_is_taken_by_recipes() {
-        all(&["--samplers", "3"], |name, args| {
+    fn every_engine_block_merges_into_every_recipe() {
+        for_all(&["--samplers", "3"], |name, args| {
             for base in mage_train::recipe::builtin_names() {
                 let mut composer = mage_train::recipe::Composer::new();
-                // Methods stand on a recipe.
+                // Methods need a recipe.
                 composer.add("kuhn").unwrap();
                 composer.add(&base).unwrap();
                 composer.add_text(&render(RECIPE.1, args), "engine.toml").unwrap();
@@ -220,31 +220,34 @@ mod tests {
     }
 
     #[test]
-    fn scripts_are_scripts_and_json_stays_json() {
-        all(&["--lora-rank", "12"], |name, args| {
+    fn scripts_and_json_are_syntactically_valid() {
+        for_all(&["--lora-rank", "12"], |name, args| {
             for (file, text) in files(args).into_iter().filter(|(file, _)| !file.ends_with("ml")) {
-                assert!(!text.contains("--max-lora-rank 12"), "vLLM takes 16:\n{text}");
-                let Ok(read) = Command::new("bash").args(["-n", "-c", &text]).output() else {
-                    eprintln!("SKIPPED: there is no bash to read scripts");
+                assert!(!text.contains("--max-lora-rank 12"), "vLLM requires 16:\n{text}");
+                let Ok(parsed) = Command::new("bash").args(["-n", "-c", &text]).output() else {
+                    eprintln!("SKIPPED: bash is not installed");
                     return;
                 };
-                assert!(read.status.success(), "{name}, {file}: {}", String::from_utf8_lossy(&read.stderr));
+                assert!(parsed.status.success(), "{name}, {file}: {}", String::from_utf8_lossy(&parsed.stderr));
             }
             let config = backend_config(args);
             assert!(serde_json::from_str::<Value>(&config).unwrap().is_object());
-            assert!(!config.contains(['\'', '$', '`', '\\']), "it goes into quotes: {config}");
+            assert!(!config.contains(['\'', '$', '`', '\\']), "the config is inserted into single quotes: {config}");
         });
     }
 
-    /// An option that changes nothing is one that a reader believes in for nothing.
     #[test]
-    fn every_option_changes_what_is_written() {
-        for changed in
-            [["--gpus", "2"], ["--samplers", "3"], ["--lora-rank", "12"], ["--context", "512"], ["--shared", "/s"]]
-        {
-            all(&changed, |name, with| {
+    fn every_option_affects_the_output() {
+        for changed in [
+            ["--gpus", "2"],
+            ["--samplers", "3"],
+            ["--lora-rank", "12"],
+            ["--max-seq-len", "512"],
+            ["--shared-dir", "/s"],
+        ] {
+            for_all(&changed, |name, with| {
                 let mut without = String::new();
-                all(&[], |other, args| {
+                for_all(&[], |other, args| {
                     if other == name {
                         without = text(args);
                     }
@@ -255,13 +258,13 @@ mod tests {
     }
 
     #[test]
-    fn parts_on_one_machine_have_gpus_of_their_own() {
+    fn processes_on_one_machine_use_disjoint_gpus() {
         let start = |line: &str| {
             let args = args(&line.split(' ').collect::<Vec<_>>());
             files(&args).swap_remove(1).1
         };
         let ray = start("ray --model m --backend jax --gpus 3 --samplers 2");
-        // Without a number Ray hides no GPU from a job.
+        // Without --entrypoint-num-gpus, a Ray job sees all GPUs.
         let jobs: Vec<&str> = ray.split("submit \"mage-").skip(1).collect();
         assert!(
             jobs.len() == 2 && jobs.iter().all(|j| j.contains("__internal_head__") || j.contains("\"$head\"")),
@@ -278,27 +281,31 @@ mod tests {
     }
 
     #[test]
-    fn models_by_name_are_kept_beside_the_engines_everywhere() {
-        all(&["--shared", "/s", "--samplers", "2"], |name, args| {
+    fn the_hub_cache_is_in_the_shared_directory_for_every_target() {
+        for_all(&["--shared-dir", "/s", "--samplers", "2"], |name, args| {
             let start = files(args).swap_remove(1).1;
-            // Scripts hand theirs on; a job or a pod has an environment of its own.
-            let parts = match args.target {
+            // Scripts pass their environment on; each Ray job and pod sets it.
+            let settings = match args.target {
                 LaunchTarget::Uv | LaunchTarget::Slurm => 1,
                 LaunchTarget::Ray | LaunchTarget::Kubernetes => 1 + usize::from(pooled(args)),
             };
-            assert_eq!(start.lines().filter(|l| l.contains("HF_HOME") && l.contains("/s/hf")).count(), parts, "{name}");
+            assert_eq!(
+                start.lines().filter(|l| l.contains("HF_HOME") && l.contains("/s/hf")).count(),
+                settings,
+                "{name}"
+            );
         });
     }
 
     #[test]
-    fn who_listens_beyond_loopback_asks_for_a_key_that_no_file_holds() {
-        for place in ["slurm", "kubernetes"] {
-            let args = args(&[place, "--model", "m", "--backend", "jax"]);
+    fn servers_beyond_loopback_require_a_key_that_no_file_contains() {
+        for target in ["slurm", "kubernetes"] {
+            let args = args(&[target, "--model", "m", "--backend", "jax"]);
             let text = text(&args);
-            let asked =
-                if place == "slurm" { "${VLLM_API_KEY:?" } else { "name: VLLM_API_KEY, valueFrom: {secretKeyRef" };
-            assert!(text.contains(asked) && text.contains("key_env = \"VLLM_API_KEY\""), "{text}");
-            assert!(!text.contains("--api-key"), "arguments are seen by everybody on a machine");
+            let key =
+                if target == "slurm" { "${VLLM_API_KEY:?" } else { "name: VLLM_API_KEY, valueFrom: {secretKeyRef" };
+            assert!(text.contains(key) && text.contains("key_env = \"VLLM_API_KEY\""), "{text}");
+            assert!(!text.contains("--api-key"), "process arguments are visible to other users");
         }
     }
 }

@@ -1,11 +1,12 @@
-//! `mage model generate`: write text, shown as it comes.
+//! `mage model generate`: text generation with streaming output.
 
 use super::{hub, open_adapter};
 use crate::{
     cli::ModelGenerateArgs,
+    engine_error,
     interrupt::{Interrupt, Interrupted},
     output::{BOLD, Output, styled},
-    refused, usage,
+    usage,
 };
 use anyhow::Context;
 use mage_engine::{
@@ -16,35 +17,35 @@ use mage_native::{Device, EngineOptions, NativeAdapter, NativeModel, NativeSampl
 use serde::Serialize;
 use std::path::Path;
 
-/// A text and how it came about.
+/// Generated text, as printed with `--json`.
 #[derive(Serialize)]
-struct Generated {
+struct GeneratedText {
     weights: String,
     text: String,
     tokens: Vec<u32>,
     #[serde(flatten)]
-    whole: Whole,
+    completion: CompletionInfo,
 }
 
-/// What is known of whole answers only: nothing where Ctrl-C came first.
+/// Properties of a complete generation; all absent after Ctrl-C.
 #[derive(Serialize, Default)]
-struct Whole {
-    /// Which version of the weights.
+struct CompletionInfo {
+    /// Version of the weights.
     version: Option<WeightVersion>,
-    /// Of the policy.
+    /// Log-probabilities under the policy.
     logprobs: Option<Vec<f32>>,
-    /// Of the distribution that was drawn from, after temperature and filters.
+    /// Log-probabilities under the sampling distribution, after temperature and filters.
     processed_logprobs: Option<Vec<f32>>,
-    finish: Option<FinishReason>,
+    finish_reason: Option<FinishReason>,
 }
 
-impl From<Sample> for Whole {
+impl From<Sample> for CompletionInfo {
     fn from(s: Sample) -> Self {
-        Whole {
+        CompletionInfo {
             version: Some(s.weights.version),
             logprobs: Some(s.logprobs),
             processed_logprobs: Some(s.processed_logprobs),
-            finish: Some(s.finish),
+            finish_reason: Some(s.finish),
         }
     }
 }
@@ -53,15 +54,15 @@ pub(super) fn run(args: &ModelGenerateArgs, out: &Output) -> anyhow::Result<()> 
     let model = hub(out).open(&args.model).map_err(usage)?;
     let renderer = model.renderer().cloned().ok_or_else(|| usage("this model has no tokenizer.json"))?;
     let request = request(args, &model, &renderer)?;
-    request.check(model.config().vocab_size, model.config().max_position_embeddings).map_err(by_flag)?;
-    let (sampler, names) = speakers(args, model, out)?;
+    request.check(model.config().vocab_size, model.config().max_position_embeddings).map_err(flag_error)?;
+    let (sampler, names) = start_sampler(args, model, out)?;
     let interrupt = Interrupt::listen()?;
-    // All of them are at work from here on, in one batch.
+    // All streams start now and are generated in one batch.
     let streams = names
         .into_iter()
         .map(|weights| {
             let request = SampleRequest { weights: weights.clone(), ..request.clone() };
-            Ok((weights, sampler.stream(request).map_err(refused)?))
+            Ok((weights, sampler.stream(request).map_err(engine_error)?))
         })
         .collect::<anyhow::Result<Vec<(AdapterName, TokenStream)>>>()?;
     let several = streams.len() > 1;
@@ -69,7 +70,7 @@ pub(super) fn run(args: &ModelGenerateArgs, out: &Output) -> anyhow::Result<()> 
         if several && !out.json {
             out.line(styled(BOLD, &weights))?;
         }
-        let ended = show(&weights, stream, &renderer, &interrupt, out)?;
+        let ended = print_stream(&weights, stream, &renderer, &interrupt, out)?;
         if ended.is_err() {
             return Err(Interrupted.into());
         }
@@ -81,11 +82,11 @@ fn request(args: &ModelGenerateArgs, model: &NativeModel, renderer: &Renderer) -
     let thinking = if args.thinking { Thinking::On } else { Thinking::Off };
     let prompt = match (&args.input.prompt, &args.input.chat) {
         (Some(text), _) => {
-            let start = renderer.control().bos;
-            start.into_iter().chain(renderer.encode(text)?).collect()
+            let bos = renderer.control().bos;
+            bos.into_iter().chain(renderer.encode(text)?).collect()
         }
         (_, Some(text)) => renderer.encode_chat(&[ChatMessage::user(text)], thinking, true).map_err(usage)?,
-        (None, None) => return Err(usage("nothing to continue; see --help")),
+        (None, None) => return Err(usage("no prompt; see --help")),
     };
     let params = SamplingParams {
         temperature: args.temperature,
@@ -100,8 +101,8 @@ fn request(args: &ModelGenerateArgs, model: &NativeModel, renderer: &Renderer) -
     Ok(SampleRequest { prompt, params, ..Default::default() })
 }
 
-/// A refusal that names the option, not the field it became.
-fn by_flag(e: Error) -> anyhow::Error {
+/// Converts an error about a sampling parameter to one that names the option.
+fn flag_error(e: Error) -> anyhow::Error {
     match e {
         Error::Invalid { subject, problem } => match subject.strip_prefix("sampling.") {
             Some("stop_texts") => usage(format!("--stop: {problem}")),
@@ -112,49 +113,49 @@ fn by_flag(e: Error) -> anyhow::Error {
     }
 }
 
-/// An adapter's name and subject. A text that is a folder as it stands has no name of its own in it.
-fn name_and_place(text: &str) -> anyhow::Result<(&str, &str)> {
+/// Splits NAME=ADAPTER. An existing directory is not split; its name is the whole text.
+fn parse_adapter(text: &str) -> anyhow::Result<(&str, &str)> {
     match text.split_once('=') {
         None if text == AdapterName::BASE => Ok((text, "")),
-        Some((name, place)) if !name.contains('/') && !Path::new(text).exists() => match (name, place) {
-            ("", _) => Err(usage(format!("--adapter {text}: there is no name before the `=`"))),
-            (_, "") => Err(usage(format!("--adapter {text}: there is no adapter after the `=`"))),
+        Some((name, path)) if !name.contains('/') && !Path::new(text).exists() => match (name, path) {
+            ("", _) => Err(usage(format!("--adapter {text}: missing name before `=`"))),
+            (_, "") => Err(usage(format!("--adapter {text}: missing adapter after `=`"))),
             (AdapterName::BASE, _) => {
                 Err(usage(format!("--adapter {text}: `base` is the model without an adapter; choose another name")))
             }
-            _ => Ok((name, place)),
+            _ => Ok((name, path)),
         },
         _ => Ok((text, text)),
     }
 }
 
-/// The sampler, and the weights that shall speak.
-fn speakers(
+/// Starts the sampler; returns it with the names of the weights to generate with.
+fn start_sampler(
     args: &ModelGenerateArgs,
     model: NativeModel,
     out: &Output,
 ) -> anyhow::Result<(NativeSampler, Vec<AdapterName>)> {
     let mut adapters = Vec::new();
     for text in &args.adapter {
-        let (name, place) = name_and_place(text)?;
+        let (name, path) = parse_adapter(text)?;
         if adapters.iter().any(|(other, _)| other == name) {
-            return Err(usage(format!("two adapters are called `{name}`; write NAME=ADAPTER")));
+            return Err(usage(format!("two adapters are named `{name}`; use --adapter NAME=ADAPTER")));
         }
-        let adapter = if place.is_empty() { None } else { Some(open_adapter(place, &model, out)?) };
+        let adapter = if path.is_empty() { None } else { Some(open_adapter(path, &model, out)?) };
         adapters.push((name.to_owned(), adapter));
     }
-    // One batch for all: where a card cannot carry one of them, none is put there.
-    let carried = |a: &NativeAdapter| a.lora().rank.is_multiple_of(8);
-    let all = adapters.iter().filter_map(|(_, a)| a.as_ref()).all(carried);
+    // All adapters run in one batch: if the GPU does not support one of them, all run on the CPU.
+    let supported = |a: &NativeAdapter| a.lora().rank.is_multiple_of(8);
+    let all = adapters.iter().filter_map(|(_, a)| a.as_ref()).all(supported);
     let device = if all || args.device != Device::Auto { args.device } else { Device::Cpu };
-    if let Some(why) = model.gpu_unused_reason(args.device) {
-        out.warn(why);
+    if let Some(reason) = model.gpu_unused_reason(args.device) {
+        out.warn(reason);
     } else if device != args.device && args.device.cuda_index().is_some() {
-        out.warn("the CPU is used though there is a card: it carries no adapter whose rank is not a multiple of 8");
+        out.warn("using the CPU: the GPU supports only adapters whose rank is a multiple of 8");
     }
-    // The same seed gives the same text, on a card too.
+    // Batch-invariant kernels, so that a seed determines the text on the GPU, too.
     let options = EngineOptions { threads: args.threads, batch_invariant: true, ..Default::default() };
-    let sampler = out.starting(|| model.sampler_on(device, options))?;
+    let sampler = out.engine_spinner(|| model.sampler_on(device, options))?;
     let mut names = Vec::new();
     for (name, adapter) in adapters {
         let name = AdapterName::new(&name);
@@ -169,15 +170,15 @@ fn speakers(
     Ok((sampler, names))
 }
 
-/// Shows one answer to its end, or as far as it came.
-fn show(
+/// Prints one stream until it ends or is interrupted.
+fn print_stream(
     weights: &AdapterName,
     mut stream: TokenStream,
     renderer: &Renderer,
     interrupt: &Interrupt,
     out: &Output,
 ) -> anyhow::Result<Result<(), Interrupted>> {
-    let (mut tokens, mut shown) = (Vec::new(), 0);
+    let (mut tokens, mut printed) = (Vec::new(), 0);
     let ended = loop {
         match block_on(interrupt.or(stream.next())) {
             Ok(Some(token)) => tokens.push(token),
@@ -187,24 +188,24 @@ fn show(
         if out.json {
             continue;
         }
-        // A token may end within a character: what is shown only ever grows by whole ones.
+        // A token may end within a character; only complete characters are printed.
         if let Ok(text) = renderer.decode(&tokens) {
-            let whole = text.trim_end_matches('\u{FFFD}');
-            if whole.len() > shown && whole.is_char_boundary(shown) {
-                out.ask(&whole[shown..]).context("showing the text")?;
-                shown = whole.len();
+            let complete = text.trim_end_matches('\u{FFFD}');
+            if complete.len() > printed && complete.is_char_boundary(printed) {
+                out.print(&complete[printed..]).context("cannot print the text")?;
+                printed = complete.len();
             }
         }
     };
-    // Whoever was interrupted gives the rest up.
-    let whole = match ended {
-        Ok(()) => Some(block_on(stream.finish()).map_err(refused)?),
+    // After an interrupt, dropping the stream cancels the request.
+    let sample = match ended {
+        Ok(()) => Some(block_on(stream.finish()).map_err(engine_error)?),
         Err(_) => None,
     };
     if out.json {
-        let whole = whole.map(Whole::from).unwrap_or_default();
+        let completion = sample.map(CompletionInfo::from).unwrap_or_default();
         let text = renderer.decode(&tokens)?;
-        out.object(&Generated { weights: weights.to_string(), text, tokens, whole })?;
+        out.object(&GeneratedText { weights: weights.to_string(), text, tokens, completion })?;
     } else {
         out.line("")?;
     }

@@ -1,11 +1,12 @@
-//! `mage model`: make models, look at them, score tokens, write text with them, and merge what they learnt.
+//! `mage model`: creates, describes and merges models, scores tokens and generates text.
 
 mod generate;
 
 use crate::{
     cli::{DType, ModelArgs, ModelCommand, ModelInfoArgs, ModelMergeArgs, ModelNewArgs, ModelScoreArgs},
+    engine_error,
     output::{BOLD, Output, styled},
-    refused, usage,
+    usage,
 };
 use mage_engine::{Renderer, ScoreRequest};
 use mage_env::Seed;
@@ -27,60 +28,60 @@ pub(crate) fn run(args: &ModelArgs, out: &Output) -> anyhow::Result<()> {
     }
 }
 
-/// The Hub, with a bar for what it fetches unless we are to be quiet.
+/// The Hugging Face Hub, with a progress bar for downloads unless quiet.
 pub(crate) fn hub(out: &Output) -> Hub {
     Hub::from_env(!out.quiet && !out.json)
 }
 
-fn empty(dir: &Path) -> anyhow::Result<()> {
+fn check_empty(dir: &Path) -> anyhow::Result<()> {
     if fs::read_dir(dir).is_ok_and(|mut d| d.next().is_some()) {
-        return Err(usage(format!("{} exists and is not empty; name a new folder", dir.display())));
+        return Err(usage(format!("{} is not empty; choose a new directory", dir.display())));
     }
     Ok(())
 }
 
-fn format(format: DType) -> WeightDtype {
-    match format {
+fn weight_dtype(dtype: DType) -> WeightDtype {
+    match dtype {
         DType::F32 => WeightDtype::F32,
         DType::Bf16 => WeightDtype::Bf16,
         DType::F16 => WeightDtype::F16,
     }
 }
 
-fn read(path: &Path) -> anyhow::Result<String> {
+fn read_file(path: &Path) -> anyhow::Result<String> {
     fs::read_to_string(path).map_err(|e| usage(format!("cannot read {}: {e}", path.display())))
 }
 
 fn new(args: &ModelNewArgs, out: &Output) -> anyhow::Result<()> {
-    empty(&args.out)?;
-    let vocabulary = &args.tokenizer_source;
-    let renderer = match (&vocabulary.tokenizer_from, &vocabulary.tokenizer, &vocabulary.words) {
-        (Some(text), _, _) => chat_tokenizer(&read(text)?, args.vocab_size).map_err(usage)?,
+    check_empty(&args.out)?;
+    let source = &args.tokenizer_source;
+    let renderer = match (&source.tokenizer_from, &source.tokenizer, &source.words) {
+        (Some(text), _, _) => chat_tokenizer(&read_file(text)?, args.vocab_size).map_err(usage)?,
         (_, Some(model), _) => Renderer::from_dir(&hub(out).folder(model).map_err(usage)?).map_err(usage)?,
         (_, _, Some(file)) => {
-            let words: Vec<String> = read(file)?.split_whitespace().map(str::to_owned).collect();
+            let words: Vec<String> = read_file(file)?.split_whitespace().map(str::to_owned).collect();
             word_tokenizer(&words, &WordControlTokens::default()).map_err(usage)?
         }
-        (None, None, None) => return Err(usage("a model needs a vocabulary; see --help")),
+        (None, None, None) => return Err(usage("no tokenizer; see --help")),
     };
-    let config =
-        complete(&read(&args.config)?, &renderer).map_err(|e| usage(format!("{}: {e}", args.config.display())))?;
-    out.waiting("writing weights", || {
+    let config = complete_config(&read_file(&args.config)?, &renderer)
+        .map_err(|e| usage(format!("{}: {e}", args.config.display())))?;
+    out.spinner("writing weights", || {
         let seed = Seed::new(args.seed);
-        NativeModel::create(&args.out, &config, args.init_std, seed, Some(&renderer), format(args.dtype))
+        NativeModel::create(&args.out, &config, args.init_std, seed, Some(&renderer), weight_dtype(args.dtype))
     })
-    .map_err(refused)?;
-    let made = ModelDescription::read(&args.out)?;
+    .map_err(engine_error)?;
+    let model = ModelDescription::read(&args.out)?;
     if out.json {
-        return out.object(&Shown::of(&made));
+        return out.object(&ModelSummary::of(&model));
     }
-    out.line(format!("made {} with {} parameters", args.out.display(), made.parameters))?;
-    out.hint(format!("mage model info {} shows more.", args.out.display()));
+    out.line(format!("created {} with {} parameters", args.out.display(), model.parameters))?;
+    out.hint(format!("`mage model info {}` shows details.", args.out.display()));
     Ok(())
 }
 
-/// A config whose vocabulary may be left out: the tokenizer knows it.
-fn complete(text: &str, renderer: &Renderer) -> anyhow::Result<Config> {
+/// Parses a config, with the vocabulary size and control tokens of the tokenizer where it has none.
+fn complete_config(text: &str, renderer: &Renderer) -> anyhow::Result<Config> {
     let mut value: serde_json::Value = serde_json::from_str(text)?;
     if value["vocab_size"].is_null() {
         value["vocab_size"] = renderer.vocab_size().into();
@@ -94,22 +95,22 @@ fn complete(text: &str, renderer: &Renderer) -> anyhow::Result<Config> {
     Ok(Config::parse(&value.to_string())?)
 }
 
-/// A model's description for programs.
+/// Summary of a model, as printed with `--json`.
 #[derive(Serialize)]
-struct Shown {
+struct ModelSummary {
     parameters: usize,
-    layers: usize,
+    num_hidden_layers: usize,
     hidden_size: usize,
     intermediate_size: usize,
-    attention_heads: usize,
-    key_value_heads: usize,
+    num_attention_heads: usize,
+    num_key_value_heads: usize,
     head_dim: usize,
     vocab_size: usize,
-    tokens: Option<usize>,
-    tied: bool,
-    max_context: usize,
+    tokenizer_vocab_size: Option<usize>,
+    tie_word_embeddings: bool,
+    max_position_embeddings: usize,
     chat_template: bool,
-    formats: Vec<&'static str>,
+    dtypes: Vec<&'static str>,
     files: usize,
     stored_bytes: u64,
     sampling_bytes: u64,
@@ -117,23 +118,23 @@ struct Shown {
     free_memory_bytes: Option<u64>,
 }
 
-impl Shown {
+impl ModelSummary {
     fn of(d: &ModelDescription) -> Self {
         let (c, stored) = (&d.config, d.stored.as_ref());
-        Shown {
+        ModelSummary {
             parameters: d.parameters,
-            layers: c.num_hidden_layers,
+            num_hidden_layers: c.num_hidden_layers,
             hidden_size: c.hidden_size,
             intermediate_size: c.intermediate_size,
-            attention_heads: c.num_attention_heads,
-            key_value_heads: c.num_key_value_heads,
+            num_attention_heads: c.num_attention_heads,
+            num_key_value_heads: c.num_key_value_heads,
             head_dim: c.head_dim,
             vocab_size: c.vocab_size,
-            tokens: d.renderer.as_ref().map(|r| r.vocab_size()),
-            tied: c.tie_word_embeddings,
-            max_context: c.max_position_embeddings,
+            tokenizer_vocab_size: d.renderer.as_ref().map(|r| r.vocab_size()),
+            tie_word_embeddings: c.tie_word_embeddings,
+            max_position_embeddings: c.max_position_embeddings,
             chat_template: d.renderer.as_ref().is_some_and(|r| r.template().is_some()),
-            formats: stored.map(|s| s.dtypes.iter().map(|f| f.config_name()).collect()).unwrap_or_default(),
+            dtypes: stored.map(|s| s.dtypes.iter().map(|f| f.config_name()).collect()).unwrap_or_default(),
             files: stored.map_or(0, |s| s.files),
             stored_bytes: stored.map_or(0, |s| s.bytes),
             sampling_bytes: d.sampling_bytes(),
@@ -143,8 +144,8 @@ impl Shown {
     }
 }
 
-/// Bytes for people.
-fn size(bytes: u64) -> String {
+/// A number of bytes in MiB or GiB.
+fn format_bytes(bytes: u64) -> String {
     let mib = bytes as f64 / f64::from(1 << 20);
     if mib < 1024.0 { format!("{mib:.1} MiB") } else { format!("{:.1} GiB", mib / 1024.0) }
 }
@@ -154,40 +155,43 @@ fn info(args: &ModelInfoArgs, out: &Output) -> anyhow::Result<()> {
     if NativeAdapter::is_in(&path) && !path.join("config.json").exists() {
         return adapter_info(&path, args, out);
     }
-    let s = Shown::of(&ModelDescription::read(&path).map_err(usage)?);
+    let s = ModelSummary::of(&ModelDescription::read(&path).map_err(usage)?);
     if out.json {
         return out.object(&s);
     }
     out.line(styled(BOLD, &args.model))?;
     out.line(format!("parameters  {}", s.parameters))?;
-    out.line(format!("layers      {} of width {}, {} inside", s.layers, s.hidden_size, s.intermediate_size))?;
     out.line(format!(
-        "heads       {} of {}, {} for keys and values",
-        s.attention_heads, s.head_dim, s.key_value_heads
+        "layers      {}, hidden size {}, intermediate size {}",
+        s.num_hidden_layers, s.hidden_size, s.intermediate_size
     ))?;
-    let tied = if s.tied { "shared with the last layer" } else { "the last layer has its own" };
-    out.line(format!("embedding   {} rows, {tied}", s.vocab_size))?;
-    match s.tokens {
+    out.line(format!(
+        "heads       {} of dimension {}, {} key-value heads",
+        s.num_attention_heads, s.head_dim, s.num_key_value_heads
+    ))?;
+    let tied = if s.tie_word_embeddings { "tied to lm_head" } else { "not tied to lm_head" };
+    out.line(format!("embedding   {} tokens, {tied}", s.vocab_size))?;
+    match s.tokenizer_vocab_size {
         Some(n) if s.chat_template => out.line(format!("tokenizer   {n} tokens, with a chat template"))?,
         Some(n) => out.line(format!("tokenizer   {n} tokens, no chat template"))?,
         None => out.line("tokenizer   none")?,
     }
-    out.line(format!("context     {} tokens", s.max_context))?;
+    out.line(format!("context     {} tokens", s.max_position_embeddings))?;
     match s.files {
-        0 => out.line("stored      not at all: this is a shape")?,
+        0 => out.line("weights     none, configuration only")?,
         n => {
             let files = if n == 1 { "one file".to_owned() } else { format!("{n} files") };
-            out.line(format!("stored      {} in {files}, {}", size(s.stored_bytes), s.formats.join(" and ")))?;
+            out.line(format!("weights     {} in {files}, {}", format_bytes(s.stored_bytes), s.dtypes.join(" and ")))?;
         }
     }
     out.line(format!(
-        "memory      {} to sample, {} to train all of it",
-        size(s.sampling_bytes),
-        size(s.training_bytes)
+        "memory      {} for sampling, {} for training all weights",
+        format_bytes(s.sampling_bytes),
+        format_bytes(s.training_bytes)
     ))?;
     if let Some(free) = s.free_memory_bytes.filter(|free| *free < s.training_bytes) {
-        let what = if free < s.sampling_bytes { "run" } else { "train" };
-        out.hint(format!("This machine has {} free: too little to {what} it.", size(free)));
+        let use_case = if free < s.sampling_bytes { "sampling" } else { "training" };
+        out.hint(format!("This machine has {} free, which is not enough for {use_case}.", format_bytes(free)));
     }
     Ok(())
 }
@@ -200,25 +204,25 @@ fn adapter_info(dir: &Path, args: &ModelInfoArgs, out: &Output) -> anyhow::Resul
     }
     let targets: Vec<&str> = lora.targets.iter().map(|t| t.name()).collect();
     out.line(styled(BOLD, &args.model))?;
-    out.line(format!("adapter     of rank {}, alpha {}", lora.rank, lora.alpha))?;
-    out.line(format!("matrices    {}", targets.join(", ")))?;
-    out.line(format!("model       {}", base.as_deref().unwrap_or("not named")))
+    out.line(format!("LoRA        rank {}, alpha {}", lora.rank, lora.alpha))?;
+    out.line(format!("targets     {}", targets.join(", ")))?;
+    out.line(format!("base model  {}", base.as_deref().unwrap_or("not stated")))
 }
 
-/// How likely the tokens of a line are.
+/// Scores of one line of tokens, as printed with `--json`.
 #[derive(Serialize)]
-struct Scored {
+struct TokenScores {
     logprobs: Vec<f32>,
     entropies: Vec<f32>,
 }
 
 fn score(args: &ModelScoreArgs, out: &Output) -> anyhow::Result<()> {
-    let place = |i: usize| format!("{}, line {}", args.tokens.display(), i + 1);
+    let line_name = |i: usize| format!("{}, line {}", args.tokens.display(), i + 1);
     let (mut requests, mut lines) = (Vec::new(), Vec::new());
-    for (i, line) in read(&args.tokens)?.lines().enumerate().filter(|(_, l)| !l.trim().is_empty()) {
-        let tokens: Vec<u32> = serde_json::from_str(line).map_err(|e| usage(format!("{}: {e}", place(i))))?;
+    for (i, line) in read_file(&args.tokens)?.lines().enumerate().filter(|(_, l)| !l.trim().is_empty()) {
+        let tokens: Vec<u32> = serde_json::from_str(line).map_err(|e| usage(format!("{}: {e}", line_name(i))))?;
         if tokens.len() < 2 {
-            return Err(usage(format!("{}: give at least two tokens; the first is not scored", place(i))));
+            return Err(usage(format!("{}: expected at least two tokens; the first is not scored", line_name(i))));
         }
         requests.push(ScoreRequest { tokens, from: 1, ..Default::default() });
         lines.push(i);
@@ -226,16 +230,16 @@ fn score(args: &ModelScoreArgs, out: &Output) -> anyhow::Result<()> {
     let mut model = hub(out).open(&args.model).map_err(usage)?;
     let (vocabulary, context) = (model.config().vocab_size, model.config().max_position_embeddings);
     for (request, line) in requests.iter().zip(lines) {
-        request.check(vocabulary, context).map_err(|e| usage(format!("{}: {e}", place(line))))?;
+        request.check(vocabulary, context).map_err(|e| usage(format!("{}: {e}", line_name(line))))?;
     }
     if let Some(adapter) = &args.adapter {
         let adapter = open_adapter(adapter, &model, out)?;
         model = model.with_adapter(adapter).map_err(usage)?;
     }
     let sampler = model.sampler(EngineOptions { threads: args.threads, ..Default::default() })?;
-    for s in sampler.score_all(&requests).map_err(refused)? {
+    for s in sampler.score_all(&requests).map_err(engine_error)? {
         if out.json {
-            out.object(&Scored { logprobs: s.logprobs, entropies: s.entropies })?;
+            out.object(&TokenScores { logprobs: s.logprobs, entropies: s.entropies })?;
         } else {
             out.line(s.logprobs.iter().map(|l| format!("{l:.6}")).collect::<Vec<_>>().join(" "))?;
         }
@@ -249,17 +253,17 @@ fn open_adapter(text: &str, model: &NativeModel, out: &Output) -> anyhow::Result
 }
 
 fn merge(args: &ModelMergeArgs, out: &Output) -> anyhow::Result<()> {
-    empty(&args.out)?;
+    check_empty(&args.out)?;
     let model = hub(out).open(&args.model).map_err(usage)?;
     if model.adapter().is_some() {
-        return Err(usage(format!("{} is an adapter; name the model it belongs to", args.model)));
+        return Err(usage(format!("{} is an adapter; expected its base model", args.model)));
     }
     let adapter = open_adapter(&args.adapter, &model, out)?;
     let (lora, count) = (adapter.lora().clone(), adapter.parameters());
     let model = model.with_adapter(adapter).map_err(usage)?;
-    out.waiting("merging", || model.merged().save(&args.out, format(args.dtype)))?;
+    out.spinner("merging", || model.merged().save(&args.out, weight_dtype(args.dtype)))?;
     if out.json {
-        return out.object(&Shown::of(&ModelDescription::read(&args.out)?));
+        return out.object(&ModelSummary::of(&ModelDescription::read(&args.out)?));
     }
     let targets: Vec<&str> = lora.targets.iter().map(|t| t.name()).collect();
     out.line(format!(

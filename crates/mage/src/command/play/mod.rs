@@ -26,76 +26,76 @@ pub(crate) fn run(app: &App, args: &PlayArgs, out: &Output) -> anyhow::Result<()
         Some(turns) => turns,
         None => env_spec.max_turns(&population, split)?,
     };
-    let seed = Seed::new(args.seed.unwrap_or_else(from_clock));
+    let seed = Seed::new(args.seed.unwrap_or_else(seed_from_clock));
     let task = population.draw(split, env_info.seats, seed)?;
     let mut env = env_spec.build(&task)?;
     let rules = app.prompts.get(&args.env).and_then(|p| p.rules_for_humans(task.seat)).unwrap_or_default();
-    let mut table = Sitting { out, task: &task, rules, episodes: args.episodes, max_turns, scores: Vec::new() };
+    let mut session = PlaySession { out, task: &task, rules, episodes: args.episodes, max_turns, results: Vec::new() };
 
-    table.welcome(&env_info.title, seed)?;
+    session.start(&env_info.title, seed)?;
     'episodes: for n in 0..args.episodes {
         let start = env.reset(n);
-        table.episode(n, &*env, &start.text)?;
-        let (mut turns, mut earned) = (0, 0.0);
+        session.start_episode(n, &*env, &start.text)?;
+        let (mut turns, mut reward) = (0, 0.0);
         loop {
-            let Some(action) = table.ask(&*env)? else { break 'episodes };
+            let Some(action) = session.read_action(&*env)? else { break 'episodes };
             let step = env.step(&action);
             turns += 1;
-            earned += step.reward;
+            reward += step.reward;
             let end = step.end.or((turns >= max_turns).then_some(End::Truncated));
-            table.seen(&*env, &step.observation.text)?;
+            session.show_observation(&*env, &step.observation.text)?;
             if let Some(end) = end {
-                table.end(n, end, earned)?;
+                session.end_episode(n, end, reward)?;
                 break;
             }
         }
     }
     let ceilings = || env_spec.oracles(&population, split, args.episodes);
     if out.json {
-        let ceilings = if table.scores.is_empty() { Ok(None) } else { ceilings() };
-        return table.close_for_programs(args.reveal, &ceilings);
+        let ceilings = if session.results.is_empty() { Ok(None) } else { ceilings() };
+        return session.finish_json(args.reveal, &ceilings);
     }
-    // What was possible may take half a minute to work out; what was played is known now.
-    if !table.close(args.reveal, &env_info.unit)? {
+    // Computing the bounds can take half a minute; the results are printed first.
+    if !session.finish(args.reveal, &env_info.unit)? {
         return Ok(());
     }
-    match out.waiting("working out what was possible (Ctrl-C leaves)", ceilings) {
-        Ok(Some(ceilings)) => table.compare(&ceilings),
+    match out.spinner("computing upper bounds (Ctrl-C to exit)", ceilings) {
+        Ok(Some(ceilings)) => session.print_ceilings(&ceilings),
         Ok(None) => Ok(()),
         Err(e) => {
-            out.warn(format!("what was possible could not be worked out: {e}"));
+            out.warn(format!("cannot compute upper bounds: {e}"));
             Ok(())
         }
     }
 }
 
-/// A seed nobody chose.
-pub(super) fn from_clock() -> u64 {
+/// A seed from the clock.
+pub(super) fn seed_from_clock() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    // Six digits: easy to type again with --seed.
+    // Six digits, for easy entry with --seed.
     now.map_or(0, |t| u64::from(t.subsec_nanos()) / 1000 + t.as_secs()) % 1_000_000
 }
 
-/// One person's meta-episode.
-struct Sitting<'a> {
+/// A person's meta-episode.
+struct PlaySession<'a> {
     out: &'a Output,
     task: &'a Task,
     rules: String,
     episodes: u32,
     max_turns: u32,
-    scores: Vec<Played>,
+    results: Vec<EpisodeResult>,
 }
 
 #[derive(Clone, Copy, Serialize)]
-struct Played {
+struct EpisodeResult {
     score: f32,
     outcome: Option<Outcome>,
 }
 
-/// What programs are told while playing (`--json`): one object a line; actions are read from stdin, one a line.
+/// Events of `--json`, one object per line. Actions are read from stdin, one per line.
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-enum Event<'a> {
+enum PlayEvent<'a> {
     Start {
         env: &'a str,
         seat: u8,
@@ -110,75 +110,75 @@ enum Event<'a> {
         observation: &'a str,
         legal: Option<Vec<String>>,
     },
-    Refused {
+    Rejected {
         reason: &'a str,
     },
-    End {
+    EpisodeEnd {
         episode: u32,
         score: f32,
         outcome: Option<Outcome>,
     },
-    Close {
-        scores: &'a [Played],
+    Finished {
+        results: &'a [EpisodeResult],
         opponent: Option<&'a str>,
         ceilings: Option<&'a OracleReport>,
-        /// Why there are no ceilings, where there should be.
+        /// Why the upper bounds could not be computed.
         #[serde(skip_serializing_if = "Option::is_none")]
-        problem: Option<String>,
+        error: Option<String>,
     },
 }
 
-impl Sitting<'_> {
-    fn welcome(&self, title: &str, seed: Seed) -> anyhow::Result<()> {
+impl PlaySession<'_> {
+    fn start(&self, title: &str, seed: Seed) -> anyhow::Result<()> {
         let task = self.task;
         if self.out.json {
             let (env, seat, episodes) = (task.env.as_str(), task.seat, self.episodes);
-            return self.out.object(&Event::Start { env, seat, episodes });
+            return self.out.object(&PlayEvent::Start { env, seat, episodes });
         }
         let against = if task.opponent.is_some() { " against the same hidden opponent" } else { "" };
         let episodes = plural(self.episodes, "episode");
         self.out.line(format!("{}: {episodes}{against}.", styled(BOLD, title)))?;
         self.out.hint(format!(
-            "Type an action or the start of it; ? shows the rules, q leaves. (--seed {} deals this again.)",
+            "Type an action or a prefix of it; ? shows the rules, q quits. (--seed {} repeats this game.)",
             seed.value()
         ));
         Ok(())
     }
 
-    fn episode(&self, n: u32, env: &dyn Env, text: &str) -> anyhow::Result<()> {
+    fn start_episode(&self, n: u32, env: &dyn Env, text: &str) -> anyhow::Result<()> {
         if self.out.json {
-            return self.out.object(&Event::Episode { episode: n + 1, observation: text, legal: env.legal() });
+            return self.out.object(&PlayEvent::Episode { episode: n + 1, observation: text, legal: env.legal() });
         }
         self.out.line(format!("\n{}", styled(BOLD, format!("Episode {} of {}", n + 1, self.episodes))))?;
         self.show(env, text)
     }
 
-    fn seen(&self, env: &dyn Env, text: &str) -> anyhow::Result<()> {
+    fn show_observation(&self, env: &dyn Env, text: &str) -> anyhow::Result<()> {
         if self.out.json {
-            return self.out.object(&Event::Observation { observation: text, legal: env.legal() });
+            return self.out.object(&PlayEvent::Observation { observation: text, legal: env.legal() });
         }
         self.show(env, text)
     }
 
     fn show(&self, env: &dyn Env, text: &str) -> anyhow::Result<()> {
         match env.render() {
-            Some(picture) => self.out.line(format!("\n{picture}\n")),
+            Some(board) => self.out.line(format!("\n{board}\n")),
             None => self.out.line(text),
         }
     }
 
-    /// The next valid action; `None` when the player leaves or the input ends.
-    fn ask(&self, env: &dyn Env) -> anyhow::Result<Option<ParsedAction>> {
+    /// The next valid action; `None` if the player quits or the input ends.
+    fn read_action(&self, env: &dyn Env) -> anyhow::Result<Option<ParsedAction>> {
         loop {
             let (legal, phrase) = (env.legal().unwrap_or_default(), env.action_phrase());
             if !self.out.json {
-                self.out.ask(format!("your move{}> ", choices(&legal, phrase)))?;
+                self.out.print(format!("your move{}> ", prompt_choices(&legal, phrase)))?;
             }
-            let line = match self.read(phrase) {
+            let line = match self.read_line(phrase) {
                 Ok(Some(line)) => line,
                 Ok(None) => return Ok(None),
                 Err(e) if e.kind() == std::io::ErrorKind::InvalidData => {
-                    self.refuse("that was not readable text")?;
+                    self.reject("the input is not valid UTF-8")?;
                     continue;
                 }
                 Err(e) => return Err(e.into()),
@@ -187,13 +187,13 @@ impl Sitting<'_> {
                 "q" | "quit" | "exit" => return Ok(None),
                 "?" | "help" => {
                     let turns = plural(self.max_turns, "turn");
-                    let possible = possible(&legal, phrase);
-                    self.refuse(&format!("{}\n\nAn episode has {turns}. {possible}", self.rules.trim_end()))?;
+                    let legal = describe_legal(&legal, phrase);
+                    self.reject(&format!("{}\n\nAn episode has at most {turns}. {legal}", self.rules.trim_end()))?;
                 }
-                typed => match read_typed(env, typed, &legal, phrase) {
-                    ParsedAction::Invalid { reason } => self.refuse(&reason)?,
+                input => match parse_input(env, input, &legal, phrase) {
+                    ParsedAction::Invalid { reason } => self.reject(&reason)?,
                     ParsedAction::Act(a) if !env.allows(&a) => {
-                        self.refuse(&format!("{a} is not possible here. {}", possible(&legal, phrase)))?;
+                        self.reject(&format!("{a} is not legal here. {}", describe_legal(&legal, phrase)))?;
                     }
                     action => return Ok(Some(action)),
                 },
@@ -201,10 +201,10 @@ impl Sitting<'_> {
         }
     }
 
-    /// A line of input; on a terminal, arrow keys make one too where they mean something. `None` at the end.
-    fn read(&self, phrase: Option<ActionPhrase>) -> std::io::Result<Option<String>> {
-        let arrows = |p: &ActionPhrase| ["up", "down", "left", "right"].iter().all(|way| p.words.contains(way));
-        if let Some(phrase) = phrase.filter(arrows).filter(|_| !self.out.json && stdin().is_terminal()) {
+    /// A line of input, on a terminal with arrow keys if the environment has such moves; `None` at the end of the input.
+    fn read_line(&self, phrase: Option<ActionPhrase>) -> std::io::Result<Option<String>> {
+        let has_arrows = |p: &ActionPhrase| ["up", "down", "left", "right"].iter().all(|word| p.words.contains(word));
+        if let Some(phrase) = phrase.filter(has_arrows).filter(|_| !self.out.json && stdin().is_terminal()) {
             return line_editor::read_line(phrase.max_words);
         }
         let mut line = String::new();
@@ -217,28 +217,28 @@ impl Sitting<'_> {
         Ok(None)
     }
 
-    fn refuse(&self, reason: &str) -> anyhow::Result<()> {
+    fn reject(&self, reason: &str) -> anyhow::Result<()> {
         match self.out.json {
-            true => self.out.object(&Event::Refused { reason }),
+            true => self.out.object(&PlayEvent::Rejected { reason }),
             false => self.out.line(styled(DIM, reason)),
         }
     }
 
-    /// Ends an episode; one that was cut off counts for what was earned in it.
-    fn end(&mut self, n: u32, end: End, earned: f32) -> anyhow::Result<()> {
+    /// Ends an episode. The score of a truncated episode is its reward.
+    fn end_episode(&mut self, n: u32, end: End, reward: f32) -> anyhow::Result<()> {
         let (outcome, score) = match end {
             End::Terminated { outcome, score } => (Some(outcome), score),
-            End::Truncated => (None, earned),
+            End::Truncated => (None, reward),
         };
-        self.scores.push(Played { score, outcome });
+        self.results.push(EpisodeResult { score, outcome });
         if self.out.json {
-            return self.out.object(&Event::End { episode: n + 1, score, outcome });
+            return self.out.object(&PlayEvent::EpisodeEnd { episode: n + 1, score, outcome });
         }
         self.out.line(match outcome {
             Some(Outcome::Won) => styled(GOOD, "You won."),
             Some(Outcome::Lost) => "You lost.".to_owned(),
-            Some(Outcome::Draw) => "Nobody won.".to_owned(),
-            None => "You ran out of turns.".to_owned(),
+            Some(Outcome::Draw) => "Draw.".to_owned(),
+            None => "No turns left.".to_owned(),
         })
     }
 
@@ -246,150 +246,152 @@ impl Sitting<'_> {
         self.task.opponent.as_ref().filter(|_| reveal).map(|o| o.name.as_str())
     }
 
-    fn close_for_programs(
-        &self,
-        reveal: bool,
-        ceilings: &mage_env::Result<Option<OracleReport>>,
-    ) -> anyhow::Result<()> {
-        let (ceilings, problem) = match ceilings {
+    fn finish_json(&self, reveal: bool, ceilings: &mage_env::Result<Option<OracleReport>>) -> anyhow::Result<()> {
+        let (ceilings, error) = match ceilings {
             Ok(ceilings) => (ceilings.as_ref(), None),
             Err(e) => (None, Some(e.to_string())),
         };
-        self.out.object(&Event::Close { scores: &self.scores, opponent: self.opponent(reveal), ceilings, problem })
+        self.out.object(&PlayEvent::Finished {
+            results: &self.results,
+            opponent: self.opponent(reveal),
+            ceilings,
+            error,
+        })
     }
 
-    /// What came out of it; `false` if nothing did.
-    fn close(&self, reveal: bool, unit: &str) -> anyhow::Result<bool> {
-        if self.scores.is_empty() {
-            self.out.line("Nothing was played to the end.")?;
+    /// Prints the scores; `false` if no episode was finished.
+    fn finish(&self, reveal: bool, unit: &str) -> anyhow::Result<bool> {
+        if self.results.is_empty() {
+            self.out.line("No episode was finished.")?;
             return Ok(false);
         }
-        let rows = self.scores.iter().enumerate().map(|(i, p)| vec![(i + 1).to_string(), points(p.score)]);
+        let rows = self.results.iter().enumerate().map(|(i, r)| vec![(i + 1).to_string(), points(r.score)]);
         self.out.line(format!("\n{}", table(&["episode", "you"], rows)))?;
-        let total: f32 = self.scores.iter().map(|p| p.score).sum();
-        let mean = total / self.scores.len() as f32;
+        let total: f32 = self.results.iter().map(|r| r.score).sum();
+        let mean = total / self.results.len() as f32;
         let closing = format!("total {}, mean {mean:+.2} {unit}", points(total));
         self.out.line(if total > 0.0 { styled(GOOD, closing) } else { closing })?;
         match (self.opponent(reveal), &self.task.opponent) {
             (Some(name), _) => self.out.line(format!("Your opponent was: {name}."))?,
-            (None, Some(_)) => self.out.hint("Your opponent stays hidden; --reveal tells."),
+            (None, Some(_)) => self.out.hint("Use --reveal to print the opponent."),
             (None, None) => {}
         }
         Ok(true)
     }
 
-    /// What was played next to what was possible.
-    fn compare(&self, ceilings: &OracleReport) -> anyhow::Result<()> {
+    /// Prints the scores next to the upper bounds.
+    fn print_ceilings(&self, ceilings: &OracleReport) -> anyhow::Result<()> {
         let Some(seat) = ceilings.seats.iter().find(|s| s.seat == Some(self.task.seat)) else { return Ok(()) };
         let at_least = ceilings.learner_is_lower_bound();
-        let learner = if at_least { "best learner, at least" } else { "best learner" };
-        let rows = self.scores.iter().enumerate().map(|(i, p)| {
-            vec![(i + 1).to_string(), points(p.score), score(seat.memoryless[i]), score(seat.sum.by_episode[i])]
+        let bayes_adaptive = if at_least { "Bayes-adaptive optimum, at least" } else { "Bayes-adaptive optimum" };
+        let rows = self.results.iter().enumerate().map(|(i, r)| {
+            vec![(i + 1).to_string(), points(r.score), score(seat.memoryless[i]), score(seat.sum.by_episode[i])]
         });
-        self.out.line(format!("\n{}", table(&["episode", "you", "best without memory", learner], rows)))?;
+        self.out.line(format!("\n{}", table(&["episode", "you", "memoryless optimum", bayes_adaptive], rows)))?;
         let exact = if at_least || !ceilings.sampled_opponents.is_empty() { "estimated" } else { "exact" };
         self.out.hint(format!(
-            "The last two columns are {exact} averages over opponents and luck; a few episodes are mostly luck."
+            "The last two columns are {exact} means over opponents and deals; the scores of a few episodes vary widely around them."
         ));
         ceilings.notes.iter().for_each(|note| self.out.hint(format!("Note: {note}.")));
         Ok(())
     }
 }
 
-/// The first of the actions; a person reads no more than that.
-pub(super) fn listed(actions: &[String]) -> String {
-    const SHOWN: usize = 20;
-    let first = actions.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
-    match actions.len().saturating_sub(SHOWN) {
+/// A list of actions, truncated.
+pub(super) fn list_actions(actions: &[String]) -> String {
+    const MAX_LISTED: usize = 20;
+    let first = actions.iter().take(MAX_LISTED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match actions.len().saturating_sub(MAX_LISTED) {
         0 => first,
         more => format!("{first}, and {more} more"),
     }
 }
 
-/// What stands behind the prompt for a move: a few short choices are a help, many or long ones a wall.
-fn choices(legal: &[String], phrase: Option<ActionPhrase>) -> String {
+/// Legal actions for the input prompt, if they are few and short.
+fn prompt_choices(legal: &[String], phrase: Option<ActionPhrase>) -> String {
     if let Some(phrase) = phrase {
         return format!(" ({})", up_to(phrase, "/"));
     }
     match legal.join("/") {
-        few if legal.len() <= 6 && !few.is_empty() && few.len() <= 60 => format!(" ({few})"),
+        list if legal.len() <= 6 && !list.is_empty() && list.len() <= 60 => format!(" ({list})"),
         _ => String::new(),
     }
 }
 
-/// What can be done now, in a sentence.
-fn possible(legal: &[String], phrase: Option<ActionPhrase>) -> String {
+/// The legal actions as a sentence.
+fn describe_legal(legal: &[String], phrase: Option<ActionPhrase>) -> String {
     match phrase {
-        Some(phrase) => format!("Possible here: {}, in one line; the first letters will do.", up_to(phrase, ", ")),
-        None if legal.is_empty() => "Any text is possible here.".to_owned(),
-        None => format!("Possible here: {}", listed(legal)),
+        Some(phrase) => format!("Legal here: {} in one line; prefixes are accepted.", up_to(phrase, ", ")),
+        None if legal.is_empty() => "Any text is legal here.".to_owned(),
+        None => format!("Legal here: {}", list_actions(legal)),
     }
 }
 
-fn up_to(phrase: ActionPhrase, between: &str) -> String {
-    let words = phrase.words.join(between);
+fn up_to(phrase: ActionPhrase, separator: &str) -> String {
+    let words = phrase.words.join(separator);
     if phrase.max_words == 1 { format!("one of {words}") } else { format!("up to {} of {words}", phrase.max_words) }
 }
 
-/// Reads what a person typed, who may begin words without ending them, and should not lose moves without a word.
-fn read_typed(env: &dyn Env, typed: &str, legal: &[String], phrase: Option<ActionPhrase>) -> ParsedAction {
-    let text = completed(typed, legal, phrase);
+/// Parses input, which may consist of prefixes of actions. Too many words are an error rather than truncated.
+fn parse_input(env: &dyn Env, input: &str, legal: &[String], phrase: Option<ActionPhrase>) -> ParsedAction {
+    let text = complete(input, legal, phrase);
     match phrase {
         Some(p) if text.split_whitespace().count() > p.max_words && text.split(' ').all(|w| p.words.contains(&w)) => {
-            ParsedAction::invalid(format!("that is too much for one turn: {}", up_to(p, ", ")))
+            ParsedAction::invalid(format!("too many moves for one turn: {}", up_to(p, ", ")))
         }
         Some(_) => env.parse(&text),
         None => match env.parse(&text) {
             ParsedAction::Act(action) if env.allows(&action) => ParsedAction::Act(action),
-            refused => several(typed, legal).map_or(refused, ParsedAction::invalid),
+            rejected => ambiguity(input, legal).map_or(rejected, ParsedAction::invalid),
         },
     }
 }
 
-/// What to say to the beginning of several actions.
-fn several(typed: &str, legal: &[String]) -> Option<String> {
-    let typed = typed.to_lowercase();
-    let begins = |name: &str| !typed.is_empty() && name.to_lowercase().starts_with(&typed);
-    let meant: Vec<String> =
-        legal.iter().filter(|a| begins(a) || in_brackets(a).is_some_and(begins)).cloned().collect();
-    (meant.len() > 1).then(|| format!("{typed} may be {}; type more of it", listed(&meant)))
+/// The error message for an ambiguous prefix.
+fn ambiguity(input: &str, legal: &[String]) -> Option<String> {
+    let input = input.to_lowercase();
+    let matches = |name: &str| !input.is_empty() && name.to_lowercase().starts_with(&input);
+    let candidates: Vec<String> =
+        legal.iter().filter(|a| matches(a) || in_brackets(a).is_some_and(matches)).cloned().collect();
+    (candidates.len() > 1).then(|| format!("{input} is ambiguous: {}", list_actions(&candidates)))
 }
 
-/// The name within an action such as `click[next >]`.
+/// The argument of an action such as `click[next >]`.
 fn in_brackets(action: &str) -> Option<&str> {
     action.split_once('[')?.1.strip_suffix(']')
 }
 
-/// What the typed text stands for: the one legal action it begins; the one whose name in brackets it begins, as in
-/// `click[next >]`; where actions are phrases, the words that its words begin; or the text itself.
-pub(super) fn completed(typed: &str, legal: &[String], phrase: Option<ActionPhrase>) -> String {
+/// Completes a prefix: of a legal action, of the argument of a legal action such as `click[next >]`, or of each word where actions
+/// are phrases. Other text is returned unchanged.
+pub(super) fn complete(input: &str, legal: &[String], phrase: Option<ActionPhrase>) -> String {
     if let Some(phrase) = phrase {
-        let parts = typed.split([',', ' ']).filter(|part| !part.is_empty());
-        let words: Option<Vec<&str>> = parts.map(|part| begun(part, phrase.words.iter().map(|w| (*w, *w)))).collect();
-        return words.map_or_else(|| typed.to_owned(), |words| words.join(" "));
+        let parts = input.split([',', ' ']).filter(|part| !part.is_empty());
+        let words: Option<Vec<&str>> =
+            parts.map(|part| match_prefix(part, phrase.words.iter().map(|w| (*w, *w)))).collect();
+        return words.map_or_else(|| input.to_owned(), |words| words.join(" "));
     }
     let actions = legal.iter().map(|a| (a.as_str(), a.as_str()));
-    let within = legal.iter().filter_map(|a| Some((in_brackets(a)?, a.as_str())));
-    begun(typed, actions).or_else(|| begun(typed, within)).unwrap_or(typed).to_owned()
+    let arguments = legal.iter().filter_map(|a| Some((in_brackets(a)?, a.as_str())));
+    match_prefix(input, actions).or_else(|| match_prefix(input, arguments)).unwrap_or(input).to_owned()
 }
 
-/// The action whose name begins with the typed text: the only one, or the one that all others begin with in turn.
-fn begun<'a>(typed: &str, named: impl Iterator<Item = (&'a str, &'a str)>) -> Option<&'a str> {
-    let typed = typed.to_lowercase();
-    let mut begun: Vec<(String, &str)> = named.map(|(name, action)| (name.to_lowercase(), action)).collect();
-    begun.retain(|(name, _)| !typed.is_empty() && name.starts_with(&typed));
-    let (shortest, action) = begun.iter().min_by_key(|(name, _)| name.len())?;
-    begun.iter().all(|(name, _)| name.starts_with(shortest.as_str())).then_some(*action)
+/// The action whose name starts with the input: the only one, or the one that is a prefix of all others.
+fn match_prefix<'a>(input: &str, named: impl Iterator<Item = (&'a str, &'a str)>) -> Option<&'a str> {
+    let input = input.to_lowercase();
+    let mut matches: Vec<(String, &str)> = named.map(|(name, action)| (name.to_lowercase(), action)).collect();
+    matches.retain(|(name, _)| !input.is_empty() && name.starts_with(&input));
+    let (shortest, action) = matches.iter().min_by_key(|(name, _)| name.len())?;
+    matches.iter().all(|(name, _)| name.starts_with(shortest.as_str())).then_some(*action)
 }
 
-/// A score with its sign, as short as it can be told.
+/// A signed score with at most three decimals.
 fn points(x: f32) -> String {
     let rounded = (f64::from(x) * 1000.0).round() / 1000.0;
     format!("{:+}", if rounded == 0.0 { 0.0 } else { rounded })
 }
 
-pub(super) fn plural(n: u32, what: &str) -> String {
-    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+pub(super) fn plural(n: u32, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]
@@ -397,33 +399,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_beginning_of_an_action_is_enough() {
+    fn prefixes_of_actions_are_completed() {
         let owned = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
         let kuhn = owned(&["PASS", "BET"]);
-        assert_eq!(completed("b", &kuhn, None), "BET");
-        assert_eq!(completed("", &kuhn, None), "");
-        assert_eq!(completed("raise", &kuhn, None), "raise");
+        assert_eq!(complete("b", &kuhn, None), "BET");
+        assert_eq!(complete("", &kuhn, None), "");
+        assert_eq!(complete("raise", &kuhn, None), "raise");
         let shop = owned(&["click[back to search]", "click[next >]", "click[g0001]", "click[g0002]", "click[buy now]"]);
-        assert_eq!(completed("Next", &shop, None), "click[next >]");
-        assert_eq!(completed("g0002", &shop, None), "click[g0002]");
-        assert_eq!(completed("g000", &shop, None), "g000", "two begin so");
-        assert_eq!(completed("click[bu", &shop, None), "click[buy now]");
-        assert_eq!(completed("search[red shoes]", &shop, None), "search[red shoes]");
-    }
-    #[test]
-    fn moves_may_be_begun_one_by_one() {
-        let rooms = Some(ActionPhrase { words: &["up", "down", "left", "right", "still"], max_words: 3 });
-        let completed = |typed| completed(typed, &[], rooms);
-        assert_eq!(completed("u"), "up");
-        assert_eq!(completed("U, l"), "up left");
-        assert_eq!(completed("l left s"), "left left still");
-        assert_eq!(completed("u x"), "u x");
-        assert_eq!(completed("u u u u"), "up up up up", "too many, which is said");
-        assert_eq!(choices(&[], rooms), " (up to 3 of up/down/left/right/still)");
+        assert_eq!(complete("Next", &shop, None), "click[next >]");
+        assert_eq!(complete("g0002", &shop, None), "click[g0002]");
+        assert_eq!(complete("g000", &shop, None), "g000", "ambiguous");
+        assert_eq!(complete("click[bu", &shop, None), "click[buy now]");
+        assert_eq!(complete("search[red shoes]", &shop, None), "search[red shoes]");
     }
 
     #[test]
-    fn scores_are_short() {
+    fn words_of_a_phrase_are_completed_separately() {
+        let rooms = Some(ActionPhrase { words: &["up", "down", "left", "right", "still"], max_words: 3 });
+        let complete = |input| complete(input, &[], rooms);
+        assert_eq!(complete("u"), "up");
+        assert_eq!(complete("U, l"), "up left");
+        assert_eq!(complete("l left s"), "left left still");
+        assert_eq!(complete("u x"), "u x");
+        assert_eq!(complete("u u u u"), "up up up up", "too many words are kept and rejected later");
+        assert_eq!(prompt_choices(&[], rooms), " (up to 3 of up/down/left/right/still)");
+    }
+
+    #[test]
+    fn scores_have_a_sign_and_at_most_three_decimals() {
         assert_eq!([10.6, -2.1000001, 0.0, -0.0001].map(points), ["+10.6", "-2.1", "+0", "+0"]);
     }
 }

@@ -1,13 +1,12 @@
-//! `mage play --against RUN`: sit down opposite a trained policy.
+//! `mage play --against RUN`: a game between a person and a trained policy.
 //!
-//! The policy plays on a thread of its own and asks for a move when it is the person's turn; a person who leaves is not
-//! waited for.
+//! The game runs on its own thread, which requests the person's moves over channels. If the person quits, the thread is abandoned.
 
-use super::{completed, from_clock, listed, plural};
+use super::{complete, list_actions, plural, seed_from_clock};
 use crate::{
     App,
     cli::PlayArgs,
-    command::train::setting,
+    command::train::train_env,
     output::{BOLD, DIM, GOOD, Output, styled},
     table::table,
     usage,
@@ -26,137 +25,137 @@ use std::{
     },
 };
 
-/// What the person is told.
-enum Said {
+/// Messages of the game thread.
+enum GameMessage {
     Turn(HumanView),
-    Refused(String),
-    Over(HumanView, f32),
+    Rejected(String),
+    EpisodeEnd(HumanView, f32),
 }
 
-/// The person's chair.
-struct Chair {
-    said: Sender<Said>,
-    typed: Mutex<Receiver<String>>,
+/// The person's side of the game thread.
+struct ChannelPlayer {
+    messages: Sender<GameMessage>,
+    input: Mutex<Receiver<String>>,
 }
 
-impl HumanPlayer for Chair {
+impl HumanPlayer for ChannelPlayer {
     fn act(&self, view: &HumanView, read: &dyn Fn(&str) -> Result<usize, String>) -> usize {
-        let typed = self.typed.lock().expect("only one game is played");
-        let _ = self.said.send(Said::Turn(view.clone()));
-        // Once the person has left, any move will do: nobody looks at it.
-        while let Ok(text) = typed.recv() {
-            match read(&completed(text.trim(), &view.legal, None)) {
+        let input = self.input.lock().expect("one game at a time");
+        let _ = self.messages.send(GameMessage::Turn(view.clone()));
+        // After the person has quit, the game's result is discarded, so any move will do.
+        while let Ok(text) = input.recv() {
+            match read(&complete(text.trim(), &view.legal, None)) {
                 Ok(choice) => return choice,
-                Err(reason) => _ = self.said.send(Said::Refused(reason)),
+                Err(reason) => _ = self.messages.send(GameMessage::Rejected(reason)),
             }
         }
         0
     }
 
     fn game_over(&self, view: &HumanView, score: f32) {
-        let _ = self.said.send(Said::Over(view.clone(), score));
+        let _ = self.messages.send(GameMessage::EpisodeEnd(view.clone(), score));
     }
 }
 
-/// What programs are told (`--json`): one object a line; actions are read from stdin, one a line.
+/// Events of `--json`, one object per line. Actions are read from stdin, one per line.
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-enum Event<'a> {
+enum PolicyGameEvent<'a> {
     Start { env: &'a str, episodes: u32 },
     Turn { seat: u8, observation: &'a str, legal: &'a [String] },
-    Refused { reason: &'a str },
-    End { episode: usize, observation: &'a str, score: f32 },
-    Close { scores: &'a [f32], notes: Option<&'a [String]> },
+    Rejected { reason: &'a str },
+    EpisodeEnd { episode: usize, observation: &'a str, score: f32 },
+    Finished { scores: &'a [f32], reflections: Option<&'a [String]> },
 }
 
 pub(crate) fn run(app: &App, args: &PlayArgs, dir: &Path, out: &Output) -> anyhow::Result<()> {
     let recipe = RunDir::recipe(dir).map_err(usage)?;
-    let setting = setting(app, &recipe)?;
-    let title = setting.env_spec.info().title;
+    let env = train_env(app, &recipe)?;
+    let title = env.env_spec.info().title;
     let rules = |seat| app.prompts.get(&recipe.env.name).and_then(|p| p.rules_for_humans(seat)).unwrap_or_default();
-    // A card that it was trained on may be elsewhere.
+    // The GPU on which the policy was trained may not exist on this machine.
     let device = args.device.unwrap_or(match recipe.engine.device {
         Device::Cpu => Device::Cpu,
         Device::Auto | Device::Cuda(_) => Device::Auto,
     });
-    let hosted = PolicyHost::open(dir, &recipe, setting, args.episodes, device).map_err(usage)?;
-    let seed = Seed::new(args.seed.unwrap_or_else(from_clock));
-    let ((say, said), (type_in, typed)) = (channel(), channel());
-    let chair = Arc::new(Chair { said: say, typed: Mutex::new(typed) });
-    let playing = std::thread::spawn(move || hosted.play(chair, seed));
+    let host = PolicyHost::open(dir, &recipe, env, args.episodes, device).map_err(usage)?;
+    let seed = Seed::new(args.seed.unwrap_or_else(seed_from_clock));
+    let ((message_sender, messages), (input_sender, input)) = (channel(), channel());
+    let player = Arc::new(ChannelPlayer { messages: message_sender, input: Mutex::new(input) });
+    let game = std::thread::spawn(move || host.play(player, seed));
 
     match out.json {
-        true => out.object(&Event::Start { env: &recipe.env.name, episodes: args.episodes })?,
+        true => out.object(&PolicyGameEvent::Start { env: &recipe.env.name, episodes: args.episodes })?,
         false => {
             let (episodes, policy) = (plural(args.episodes, "episode"), dir.display());
             out.line(format!("{}: {episodes} against the policy of {policy}.", styled(BOLD, title)))?;
-            out.hint(format!("? shows the rules, q leaves. (--seed {} deals this again.)", seed.value()));
+            out.hint(format!("? shows the rules, q quits. (--seed {} repeats this game.)", seed.value()));
         }
     }
     let mut scores = Vec::new();
-    let mut now: Option<HumanView> = None;
-    let left = loop {
-        match said.recv() {
+    let mut current: Option<HumanView> = None;
+    let quit = loop {
+        match messages.recv() {
             Err(_) => break false,
-            Ok(Said::Over(view, score)) => {
+            Ok(GameMessage::EpisodeEnd(view, score)) => {
                 scores.push(score);
-                ended(&view, scores.len(), score, out)?;
-                now = None;
+                print_episode_end(&view, scores.len(), score, out)?;
+                current = None;
                 continue;
             }
-            Ok(Said::Turn(view)) => {
+            Ok(GameMessage::Turn(view)) => {
                 if out.json {
                     let (seat, observation, legal) = (view.seat, &*view.text, &*view.legal);
-                    out.object(&Event::Turn { seat, observation, legal })?;
+                    out.object(&PolicyGameEvent::Turn { seat, observation, legal })?;
                 } else {
-                    if now.is_none() {
+                    if current.is_none() {
                         out.line(format!("\n{}", styled(BOLD, format!("Episode {}", scores.len() + 1))))?;
                     }
                     show(&view, out)?;
                 }
-                now = Some(view);
+                current = Some(view);
             }
-            Ok(Said::Refused(reason)) => refuse(&reason, out)?,
+            Ok(GameMessage::Rejected(reason)) => reject(&reason, out)?,
         }
-        let Some(view) = &now else { continue };
-        match ask(view, &rules, out)? {
-            Some(text) => _ = type_in.send(text),
+        let Some(view) = &current else { continue };
+        match read_input(view, &rules, out)? {
+            Some(text) => _ = input_sender.send(text),
             None => break true,
         }
     };
-    drop(type_in);
-    let record = match left {
+    drop(input_sender);
+    let record = match quit {
         true => None,
-        false => Some(playing.join().map_err(|_| anyhow::anyhow!("the policy's thread panicked"))??),
+        false => Some(game.join().map_err(|_| anyhow::anyhow!("the game thread panicked"))??),
     };
     if let Some(error) = record.as_ref().and_then(|r| r.error.as_ref()) {
-        anyhow::bail!("the game could not be played to its end: {error}");
+        anyhow::bail!("the game failed: {error}");
     }
-    let notes: Option<Vec<String>> = record.filter(|_| args.reveal).map(|r| {
-        let notes = r.requests.iter().filter(|c| c.kind == RequestKind::Reflect);
-        notes.map(|c| c.completion.text.clone()).collect()
+    let reflections: Option<Vec<String>> = record.filter(|_| args.reveal).map(|r| {
+        let requests = r.requests.iter().filter(|c| c.kind == RequestKind::Reflect);
+        requests.map(|c| c.completion.text.clone()).collect()
     });
-    close(&scores, notes.as_deref(), out)
+    finish(&scores, reflections.as_deref(), out)
 }
 
-/// The next line that is for the game; `None` when the person leaves.
-fn ask(view: &HumanView, rules: &dyn Fn(u8) -> String, out: &Output) -> anyhow::Result<Option<String>> {
+/// The next line of input for the game; `None` if the person quits.
+fn read_input(view: &HumanView, rules: &dyn Fn(u8) -> String, out: &Output) -> anyhow::Result<Option<String>> {
     loop {
         if !out.json {
-            let few = view.legal.join("/");
-            out.ask(if few.len() <= 60 { format!("your move ({few})> ") } else { "your move> ".to_owned() })?;
+            let actions = view.legal.join("/");
+            out.print(if actions.len() <= 60 { format!("your move ({actions})> ") } else { "your move> ".to_owned() })?;
         }
         let mut line = Vec::new();
         if stdin().lock().read_until(b'\n', &mut line)? == 0 {
             return Ok(None);
         }
-        // Whatever is typed is read; what is no text is no move either, and the game says so.
+        // Invalid UTF-8 is replaced; the game then rejects the input as a move.
         let line = String::from_utf8_lossy(&line).into_owned();
         match line.trim() {
             "q" | "quit" | "exit" => return Ok(None),
             "?" | "help" => {
                 let rules = rules(view.seat);
-                refuse(&format!("{}\n\npossible here: {}", rules.trim_end(), listed(&view.legal)), out)?;
+                reject(&format!("{}\n\nLegal here: {}", rules.trim_end(), list_actions(&view.legal)), out)?;
             }
             _ => return Ok(Some(line)),
         }
@@ -165,46 +164,46 @@ fn ask(view: &HumanView, rules: &dyn Fn(u8) -> String, out: &Output) -> anyhow::
 
 fn show(view: &HumanView, out: &Output) -> anyhow::Result<()> {
     match &view.rendering {
-        Some(picture) => out.line(format!("\n{picture}\n")),
+        Some(board) => out.line(format!("\n{board}\n")),
         None => out.line(&view.text),
     }
 }
 
-fn refuse(reason: &str, out: &Output) -> anyhow::Result<()> {
+fn reject(reason: &str, out: &Output) -> anyhow::Result<()> {
     match out.json {
-        true => out.object(&Event::Refused { reason }),
+        true => out.object(&PolicyGameEvent::Rejected { reason }),
         false => out.line(styled(DIM, reason)),
     }
 }
 
-fn ended(view: &HumanView, episode: usize, score: f32, out: &Output) -> anyhow::Result<()> {
+fn print_episode_end(view: &HumanView, episode: usize, score: f32, out: &Output) -> anyhow::Result<()> {
     if out.json {
-        return out.object(&Event::End { episode, observation: &view.text, score });
+        return out.object(&PolicyGameEvent::EpisodeEnd { episode, observation: &view.text, score });
     }
     show(view, out)?;
     out.line(match score {
         s if s > 0.0 => styled(GOOD, format!("You won ({s:+}).")),
         s if s < 0.0 => format!("You lost ({s:+})."),
-        _ => "Nobody won.".to_owned(),
+        _ => "Draw.".to_owned(),
     })
 }
 
-fn close(scores: &[f32], notes: Option<&[String]>, out: &Output) -> anyhow::Result<()> {
+fn finish(scores: &[f32], reflections: Option<&[String]>, out: &Output) -> anyhow::Result<()> {
     if out.json {
-        return out.object(&Event::Close { scores, notes });
+        return out.object(&PolicyGameEvent::Finished { scores, reflections });
     }
     if scores.is_empty() {
-        return out.line("\nNothing was played to the end.");
+        return out.line("\nNo episode was finished.");
     }
     let rows = scores.iter().enumerate().map(|(i, s)| vec![(i + 1).to_string(), format!("{s:+}")]);
     out.line(format!("\n{}", table(&["episode", "you"], rows)))?;
-    match notes {
-        Some(notes) => notes
+    match reflections {
+        Some(reflections) => reflections
             .iter()
             .enumerate()
-            .try_for_each(|(i, note)| out.line(format!("after episode {} it noted: {note}", i + 1))),
+            .try_for_each(|(i, text)| out.line(format!("reflection after episode {}: {text}", i + 1))),
         None => {
-            out.hint("What it noted about you stays hidden; --reveal tells.");
+            out.hint("Use --reveal to print the policy's reflections.");
             Ok(())
         }
     }

@@ -1,4 +1,4 @@
-//! Every figure an evaluation reports, checked with agents whose probability of success is known.
+//! Tests of evaluation metrics with agents whose success probability is known.
 
 mod coin;
 
@@ -16,8 +16,8 @@ use tokio::runtime::Runtime;
 
 const EPISODES: u32 = 10;
 
-/// What agents that win with probability `p` come to, task by task.
-fn play(
+/// Evaluates an agent that wins with probability `p`; returns the results by task.
+fn evaluate(
     runtime: &Runtime,
     p: f64,
     nonsense: f64,
@@ -26,7 +26,7 @@ fn play(
     seed: u64,
 ) -> Vec<(usize, MetaEpisodeResult)> {
     let env_spec = Arc::new(coin::CoinSpec);
-    let panel = TaskSet::new(&env_spec.default_population(), "in-domain", 1, tasks, Seed::new(1)).unwrap();
+    let task_set = TaskSet::new(&env_spec.default_population(), "in-domain", 1, tasks, Seed::new(1)).unwrap();
     let settings = EpisodeConfig { episodes: EPISODES, max_turns: 1, early_stop, ..EpisodeConfig::default() };
     let settings = Arc::new(PromptMethod::React.configure(settings));
     let (prompts, embeddings) = (coin::prompts(), Arc::new(Lexical));
@@ -42,121 +42,121 @@ fn play(
         prompts,
         episode_config: settings,
         memories: Some(Arc::new(memories.unwrap())),
-        task_set: panel,
+        task_set,
         agent: coin::agent(p, nonsense, runtime.handle()),
         seed: Seed::new(seed),
         stop: Arc::default(),
     });
-    let numbers: HashMap<_, usize> =
+    let indices: HashMap<_, usize> =
         evaluation.task_set.tasks().iter().enumerate().map(|(i, t)| (t.hash(), i)).collect();
     let mut all = Vec::new();
     evaluation
         .run(|record| {
             let used: u64 = record.requests.iter().map(|c| c.completion.token_usage().unwrap().prompt_tokens).sum();
             assert_eq!(used, 10 * record.requests.len() as u64);
-            all.push((numbers[&record.key.task], record.result().unwrap()));
+            all.push((indices[&record.key.task], record.result().unwrap()));
         })
         .unwrap();
     all.sort_by_key(|(i, _)| *i);
     all
 }
 
-/// Four standard errors of a rate over `n`.
-fn far(p: f64, n: f64) -> f64 {
+/// Four standard errors of a rate with sample size `n`.
+fn tolerance(p: f64, n: f64) -> f64 {
     4.0 * (p * (1.0 - p) / n).sqrt() + 1e-9
 }
 
 #[test]
-fn curves_are_those_of_the_known_probability() {
+fn metrics_match_the_known_probabilities() {
     let runtime = runtime(2).unwrap();
     let (tasks, p, nonsense) = (3000, 0.105, 0.2);
     for early_stop in [false, true] {
-        let results = play(&runtime, p, nonsense, tasks, early_stop, 5);
+        let results = evaluate(&runtime, p, nonsense, tasks, early_stop, 5);
         let summary = summarise(&results, EPISODES, UnplayedEpisodes::NotCounted, Bootstrap::default()).overall;
         assert_eq!(summary.meta_episodes, tasks as u64);
         for at in &summary.by_episode {
             let expected = pass_at_k(p, at.k);
-            let close = |got: f64, expected: f64, n: f64| {
-                assert!((got - expected).abs() < far(expected, n), "k {}: {got} for {expected}", at.k);
+            let assert_close = |got: f64, expected: f64, n: f64| {
+                assert!((got - expected).abs() < tolerance(expected, n), "k {}: {got} for {expected}", at.k);
             };
-            close(at.pass_at_k.rate.unwrap(), expected, tasks as f64);
-            assert_eq!(at.pass_at_k.trials, tasks as u64, "who stopped after a win has passed");
-            // Who plays on wins as often as ever.
+            assert_close(at.pass_at_k.rate.unwrap(), expected, tasks as f64);
+            assert_eq!(at.pass_at_k.trials, tasks as u64, "tasks stopped after a win count as passed");
+            // The win rate of the remaining tasks is unchanged.
             let played = at.won.trials as f64;
-            close(at.won.rate.unwrap(), p, played);
-            close(at.truncated.rate.unwrap(), nonsense, played);
-            close(at.lost.rate.unwrap(), 1.0 - p - nonsense, played);
-            close(at.invalid.rate.unwrap(), nonsense, played);
+            assert_close(at.won.rate.unwrap(), p, played);
+            assert_close(at.truncated.rate.unwrap(), nonsense, played);
+            assert_close(at.lost.rate.unwrap(), 1.0 - p - nonsense, played);
+            assert_close(at.invalid.rate.unwrap(), nonsense, played);
             let mean = p - (1.0 - p - nonsense);
             assert!((at.score.mean.unwrap() - mean).abs() < 4.0 * (1.0 / played).sqrt());
             let expected_players =
                 if early_stop { tasks as f64 * (1.0 - p).powi(at.k as i32 - 1) } else { tasks as f64 };
             assert!((played - expected_players).abs() <= 4.0 * (tasks as f64).sqrt() / 2.0, "{played} played");
         }
-        // The spec's own figures.
+        // 1 - 0.895^10.
         assert!((summary.by_episode[9].pass_at_k.rate.unwrap() - 0.670).abs() < 0.035);
     }
 }
 
 #[test]
-fn the_paper_counts_episodes_after_a_win_as_not_won() {
+fn unplayed_not_won_counts_episodes_after_a_win_as_not_won() {
     let runtime = runtime(2).unwrap();
-    let results = play(&runtime, 0.5, 0.0, 2000, true, 6);
+    let results = evaluate(&runtime, 0.5, 0.0, 2000, true, 6);
     let summary = summarise(&results, EPISODES, UnplayedEpisodes::NotWon, Bootstrap::default()).overall;
     for at in &summary.by_episode {
         let expected = 0.5_f64.powi(at.k as i32);
-        assert!((at.won.rate.unwrap() - expected).abs() < far(expected, 2000.0), "k {}", at.k);
+        assert!((at.won.rate.unwrap() - expected).abs() < tolerance(expected, 2000.0), "k {}", at.k);
     }
 }
 
 #[test]
-fn intervals_cover_what_they_should() {
+fn intervals_have_the_nominal_coverage() {
     let runtime = runtime(2).unwrap();
     let (runs, tasks, p) = (300, 80, 0.3);
     let bootstrap = Bootstrap { resamples: 300, ..Bootstrap::default() };
-    // Won at 1, passed at 3, score at 2; pooled over two seeds: won and passed; difference of two agents: won.
+    // Win rate of episode 1, Pass@3, score of episode 2; pooled over two seeds: win rate and Pass@3; difference of two agents: win rate.
     let mut covered = [0_u32; 6];
     let (mut rejected, mut found) = (0, 0);
     for run in 0..runs {
-        let first = play(&runtime, p, 0.0, tasks, false, 10 * run);
-        let second = play(&runtime, p, 0.0, tasks, false, 10 * run + 1);
-        let better = play(&runtime, 0.6, 0.0, tasks, false, 10 * run + 2);
+        let first = evaluate(&runtime, p, 0.0, tasks, false, 10 * run);
+        let second = evaluate(&runtime, p, 0.0, tasks, false, 10 * run + 1);
+        let better = evaluate(&runtime, 0.6, 0.0, tasks, false, 10 * run + 2);
         let slice = summarise(&first, 3, UnplayedEpisodes::NotCounted, bootstrap).overall.by_episode;
         let both = [&first[..], &second].concat();
         let pooled = summarise(&both, 3, UnplayedEpisodes::NotCounted, bootstrap).overall.by_episode;
-        let versus = compare_paired(&better, &first, 1, bootstrap).remove(0);
+        let comparison = compare_paired(&better, &first, 1, bootstrap).remove(0);
         let hits = [
             slice[0].won.interval.contains(p),
             slice[2].pass_at_k.interval.contains(pass_at_k(p, 3)),
             slice[1].score.interval.unwrap().contains(2.0 * p - 1.0),
             pooled[0].won.interval.contains(p),
             pooled[2].pass_at_k.interval.contains(pass_at_k(p, 3)),
-            versus.won.difference.interval.unwrap().contains(0.6 - p),
+            comparison.won.difference.interval.unwrap().contains(0.6 - p),
         ];
         for (count, hit) in covered.iter_mut().zip(hits) {
             *count += u32::from(hit);
         }
         rejected += u32::from(compare_paired(&first, &second, 1, bootstrap)[0].won.p_value < 0.05);
-        found += u32::from(versus.won.p_value < 0.05);
+        found += u32::from(comparison.won.p_value < 0.05);
     }
-    // 95 % of 300 are 285; four standard errors are 15. Percentile bootstraps at 80 tasks lose a percent or two.
-    for (what, count) in covered.into_iter().enumerate() {
-        assert!((265..=300).contains(&count), "interval {what} covered {count} of {runs}");
+    // 95 % of 300 are 285; four standard errors are 15. Percentile bootstraps of 80 tasks have one or two percent less coverage.
+    for (metric, count) in covered.into_iter().enumerate() {
+        assert!((265..=300).contains(&count), "interval {metric} covered {count} of {runs}");
     }
-    assert!(rejected <= 30, "equal agents told apart {rejected} times of {runs}: an exact test does so in at most 5 %");
-    assert!(found >= 270, "0.6 against 0.3 over 80 tasks is hard to miss: {found}");
+    assert!(rejected <= 30, "equal agents differ in {rejected} of {runs} runs; an exact test rejects at most 5 %");
+    assert!(found >= 270, "low power for 0.6 and 0.3 over 80 tasks: {found}");
 }
 
 #[test]
-fn the_way_to_the_ceiling_is_measured() {
+fn gap_closed_and_regret_match_the_known_score() {
     let runtime = runtime(2).unwrap();
-    let results = play(&runtime, 0.8, 0.0, 3000, false, 7);
+    let results = evaluate(&runtime, 0.8, 0.0, 3000, false, 7);
     // A score of 0.6 between -1 (never wins) and 1 (always wins).
-    let lines = Ceiling { memoryless: vec![-1.0; EPISODES as usize], adaptive: vec![1.0; EPISODES as usize] };
-    let seen = compare_to_ceiling(&results, &lines, Bootstrap::default());
-    for at in &seen.by_episode {
+    let ceiling = Ceiling { memoryless: vec![-1.0; EPISODES as usize], adaptive: vec![1.0; EPISODES as usize] };
+    let relative = compare_to_ceiling(&results, &ceiling, Bootstrap::default());
+    for at in &relative.by_episode {
         assert!((at.gap_fraction.unwrap().mean.unwrap() - 0.8).abs() < 0.03);
         assert!((at.regret.mean.unwrap() - 0.4).abs() < 0.06);
     }
-    assert!((seen.total_regret.mean.unwrap() - 4.0).abs() < 0.2);
+    assert!((relative.total_regret.mean.unwrap() - 4.0).abs() < 0.2);
 }

@@ -1,4 +1,4 @@
-//! What lies under the paths that were named?
+//! Search for run directories, evaluation records and summaries.
 
 use mage_train::{Error, Result, eval::store};
 use std::{
@@ -7,29 +7,29 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What was found, each by path.
+/// Inputs of a report, each list sorted by path.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct InputFiles {
     /// Run directories.
     pub(super) runs: Vec<PathBuf>,
-    /// Files of records.
+    /// Files with evaluation records.
     pub(super) records: Vec<PathBuf>,
-    /// Files that `mage eval --summary` wrote.
+    /// Files written by `mage eval --summary`.
     pub(super) summaries: Vec<PathBuf>,
-    /// Files that are none of these though they look like it.
+    /// Files named by the caller that are none of these.
     pub(super) unknown: Vec<PathBuf>,
-    /// Folders of results that a sweep has put aside, which are not looked into.
+    /// Number of superseded results of sweeps, which are not read.
     pub(super) replaced: usize,
 }
 
-/// Folders within folders, at most so many.
-const DEPTH: usize = 8;
+/// Maximum depth of nested directories.
+const MAX_DEPTH: usize = 8;
 
-/// Looks under the paths. What does not exist is an error.
-pub(super) fn find(paths: &[PathBuf]) -> Result<Found> {
-    let mut found = Found::default();
+/// Searches the paths. A path that does not exist is an error.
+pub(super) fn find(paths: &[PathBuf]) -> Result<InputFiles> {
+    let mut found = InputFiles::default();
     for path in paths {
-        look(path, DEPTH, true, &mut found)?;
+        scan(path, MAX_DEPTH, true, &mut found)?;
     }
     for list in [&mut found.runs, &mut found.records, &mut found.summaries, &mut found.unknown] {
         list.sort();
@@ -38,9 +38,9 @@ pub(super) fn find(paths: &[PathBuf]) -> Result<Found> {
     Ok(found)
 }
 
-fn look(path: &Path, depth: usize, named: bool, found: &mut Found) -> Result<()> {
-    let about = fs::metadata(path).map_err(Error::io(path))?;
-    if about.is_dir() {
+fn scan(path: &Path, depth: usize, explicit: bool, found: &mut InputFiles) -> Result<()> {
+    let metadata = fs::metadata(path).map_err(Error::io(path))?;
+    if metadata.is_dir() {
         if path.join("recipe.resolved.toml").exists() {
             found.runs.push(path.to_owned());
             return Ok(());
@@ -48,40 +48,40 @@ fn look(path: &Path, depth: usize, named: bool, found: &mut Found) -> Result<()>
         let entries = fs::read_dir(path).map_err(Error::io(path))?;
         for entry in entries {
             let entry = entry.map_err(Error::io(path))?;
-            // Links are not followed: they may lead round in circles.
+            // Symbolic links are skipped, as they can form cycles.
             let kind = entry.file_type().map_err(Error::io(path))?;
             if kind.is_dir() && entry.file_name() == mage_train::sweep::REPLACED {
                 found.replaced += mage_train::sweep::count_archived(&entry.path());
             } else if kind.is_file() || (kind.is_dir() && depth > 0) {
-                look(&entry.path(), depth.saturating_sub(1), false, found)?;
+                scan(&entry.path(), depth.saturating_sub(1), false, found)?;
             }
         }
         return Ok(());
     }
     match path.extension().and_then(|e| e.to_str()) {
-        Some("jsonl") if about.len() == 0 || begins_as_record(path)? => found.records.push(path.to_owned()),
+        Some("jsonl") if metadata.len() == 0 || starts_with_record(path)? => found.records.push(path.to_owned()),
         Some("json") if is_summary(path)? => found.summaries.push(path.to_owned()),
-        _ if named => found.unknown.push(path.to_owned()),
+        _ if explicit => found.unknown.push(path.to_owned()),
         _ => {}
     }
     Ok(())
 }
 
-fn begins_as_record(path: &Path) -> Result<bool> {
+fn starts_with_record(path: &Path) -> Result<bool> {
     let mut opening = Vec::new();
     let file = File::open(path).map_err(Error::io(path))?;
     file.take(store::LINE_PREFIX.len() as u64).read_to_end(&mut opening).map_err(Error::io(path))?;
     Ok(opening == store::LINE_PREFIX)
 }
 
-/// Whether the text names what a summary has. Its first lines suffice: what was cut off is to be complained of, not passed over.
+/// Whether the text contains the first keys of a summary. A truncated summary counts, so that reading it reports an error.
 fn is_summary(path: &Path) -> Result<bool> {
     let file = File::open(path).map_err(Error::io(path))?;
     let mut text = Vec::new();
-    file.take(MOST_TEXT).read_to_end(&mut text).map_err(Error::io(path))?;
+    file.take(MAX_SUMMARY_BYTES).read_to_end(&mut text).map_err(Error::io(path))?;
     let text = String::from_utf8_lossy(&text);
     Ok(["\"format\"", "\"env\"", "\"split\""].iter().all(|field| text.contains(field)))
 }
 
-/// So much of a file is looked at.
-const MOST_TEXT: u64 = 1 << 26;
+/// Number of bytes of a file that are searched for a summary's keys.
+const MAX_SUMMARY_BYTES: u64 = 1 << 26;

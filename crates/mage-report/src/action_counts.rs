@@ -1,48 +1,48 @@
-//! What was done, where, and in which episode?
+//! Frequencies of states and actions by episode.
 //!
-//! Counts (episode, state, action). There may be millions of states: those seen first are counted by name up to a bound, and
-//! the most frequent are shown.
+//! The number of states can be in the millions: only the first ones seen are counted individually, and only the most frequent
+//! ones are reported.
 
 use mage_core::Trajectory;
 use mage_env::ParsedAction;
 use serde::Serialize;
 use std::collections::HashMap;
 
-/// So many states are told apart; more are counted as left out.
-const STATES: usize = 50_000;
-/// So much is kept of a state's text.
-const TEXT: usize = 300;
+/// Number of states that are counted individually; steps in other states are counted as omitted.
+const MAX_STATES: usize = 50_000;
+/// Maximum length of a state's or action's text, in characters.
+const MAX_TEXT: usize = 300;
 
-/// Counts, the most frequent first.
+/// Frequencies of (episode, state, action).
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Moves {
-    /// States, the most frequent first.
+pub struct ActionCounts {
+    /// States, most frequent first.
     pub states: Vec<String>,
     /// Actions, in alphabetical order.
     pub actions: Vec<String>,
-    /// Episode (from 0), state, action, how often; indices into the lists.
+    /// Episode (from 0), index of the state, index of the action, count; most frequent first.
     pub points: Vec<(u32, usize, usize, u64)>,
-    /// Turns that are not shown.
-    pub left_out: u64,
+    /// Number of steps that are not in `points`.
+    pub omitted: u64,
 }
 
-/// Counts while records are read.
+/// Accumulates counts while trajectories are read.
 #[derive(Default)]
-pub(super) struct Counter {
+pub(super) struct ActionCounter {
     states: HashMap<String, usize>,
     actions: HashMap<String, usize>,
     counts: HashMap<(u32, usize, usize), u64>,
     uncounted: u64,
 }
 
-impl Counter {
+impl ActionCounter {
     pub(super) fn add(&mut self, record: &Trajectory) {
         for (n, episode) in record.episodes.iter().enumerate() {
             for turn in &episode.turns {
                 let name = &turn.anchor.0;
                 let state = match (self.states.get(name), self.states.len()) {
                     (Some(known), _) => *known,
-                    (None, STATES..) => {
+                    (None, MAX_STATES..) => {
                         self.uncounted += 1;
                         continue;
                     }
@@ -65,31 +65,31 @@ impl Counter {
         }
     }
 
-    /// The `most` most frequent.
-    pub(super) fn finish(self, most: usize) -> Moves {
+    /// The `limit` most frequent combinations.
+    pub(super) fn finish(self, limit: usize) -> ActionCounts {
         let mut points: Vec<_> = self.counts.into_iter().collect();
         points.sort_by(|(a, m), (b, n)| n.cmp(m).then(a.cmp(b)));
-        let left_out = self.uncounted + points.iter().skip(most).map(|(_, n)| n).sum::<u64>();
-        points.truncate(most);
+        let omitted = self.uncounted + points.iter().skip(limit).map(|(_, n)| n).sum::<u64>();
+        points.truncate(limit);
         let mut frequency: HashMap<usize, u64> = HashMap::new();
         points.iter().for_each(|((_, state, _), n)| *frequency.entry(*state).or_default() += n);
-        let shown = |all: HashMap<String, usize>, keep: &dyn Fn(usize) -> bool| -> Vec<(String, usize)> {
+        let sorted = |all: HashMap<String, usize>, keep: &dyn Fn(usize) -> bool| -> Vec<(String, usize)> {
             let mut kept: Vec<_> = all.into_iter().filter(|(_, id)| keep(*id)).collect();
             kept.sort();
             kept
         };
-        let mut states = shown(self.states, &|id| frequency.contains_key(&id));
+        let mut states = sorted(self.states, &|id| frequency.contains_key(&id));
         states.sort_by_key(|(_, id)| std::cmp::Reverse(frequency[id]));
-        let actions = shown(self.actions, &|id| points.iter().any(|((_, _, a), _)| *a == id));
-        let places = |list: &[(String, usize)]| -> HashMap<usize, usize> {
-            list.iter().enumerate().map(|(place, (_, id))| (*id, place)).collect()
+        let actions = sorted(self.actions, &|id| points.iter().any(|((_, _, a), _)| *a == id));
+        let index_by_id = |list: &[(String, usize)]| -> HashMap<usize, usize> {
+            list.iter().enumerate().map(|(index, (_, id))| (*id, index)).collect()
         };
-        let (state_at, action_at) = (places(&states), places(&actions));
-        Moves {
-            points: points.into_iter().map(|((e, s, a), n)| (e, state_at[&s], action_at[&a], n)).collect(),
-            states: states.into_iter().map(|(name, _)| super::transcript::cut(&name, TEXT)).collect(),
-            actions: actions.into_iter().map(|(name, _)| super::transcript::cut(&name, TEXT)).collect(),
-            left_out,
+        let (state_index, action_index) = (index_by_id(&states), index_by_id(&actions));
+        ActionCounts {
+            points: points.into_iter().map(|((e, s, a), n)| (e, state_index[&s], action_index[&a], n)).collect(),
+            states: states.into_iter().map(|(name, _)| super::transcript::truncate(&name, MAX_TEXT)).collect(),
+            actions: actions.into_iter().map(|(name, _)| super::transcript::truncate(&name, MAX_TEXT)).collect(),
+            omitted,
         }
     }
 }

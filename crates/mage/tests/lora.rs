@@ -1,4 +1,4 @@
-//! Adapters on the command line: names on the Hub, several in one batch, merging, and Ctrl-C.
+//! Tests of LoRA adapters on the command line: Hub names, several adapters per batch, merging, training, and Ctrl-C.
 
 use mage_engine::{Loss, Objective, OptimStep, PerToken, TokenForest, Trainer};
 use mage_env::Seed;
@@ -10,14 +10,14 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-const SHAPE: &str = r#"{"model_type": "qwen3", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
+const CONFIG: &str = r#"{"model_type": "qwen3", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
     "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "tie_word_embeddings": true,
     "max_position_embeddings": 100000, "eos_token_id": []}"#;
 
 fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mage"));
     command.args(args).env_remove("HF_TOKEN").env_remove("HF_HUB_CACHE").env_remove("HF_ENDPOINT");
-    // Nothing here may reach beyond this machine, nor a card of its.
+    // No network and no GPUs.
     command.env("HF_HOME", "/nonexistent").env("HF_HUB_OFFLINE", "1").env("CUDA_VISIBLE_DEVICES", "");
     command
 }
@@ -27,24 +27,26 @@ fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).expect("UTF-8")
 }
 
-fn said(args: &[&str]) -> String {
+/// Runs a command that must succeed; returns stdout.
+fn run(args: &[&str]) -> String {
     stdout(&command(args).output().expect("mage runs"))
 }
 
-fn refusal(args: &[&str]) -> String {
+/// Runs a command that must fail with exit code 2; returns stderr.
+fn usage_error(args: &[&str]) -> String {
     let output = command(args).output().expect("mage runs");
     assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stdout));
     String::from_utf8(output.stderr).expect("UTF-8")
 }
 
-/// A new model in `dir/model`.
-fn made(dir: &Path) -> String {
+/// Creates a model in `dir/model`.
+fn create_model(dir: &Path) -> String {
     let (config, text) = (dir.join("config.json"), dir.join("text.txt"));
-    fs::write(&config, SHAPE).expect("written");
+    fs::write(&config, CONFIG).expect("written");
     fs::write(&text, "PASS or BET? The King bets.\n".repeat(20)).expect("written");
     let model = dir.join("model").display().to_string();
     let (config, text) = (config.display().to_string(), text.display().to_string());
-    said(&[
+    run(&[
         "model",
         "new",
         "--config",
@@ -60,8 +62,8 @@ fn made(dir: &Path) -> String {
     model
 }
 
-/// An adapter for it that has learnt something.
-fn taught(model: &str, to: &Path, seed: u64) -> String {
+/// Trains an adapter of the model for a few steps.
+fn train_adapter(model: &str, to: &Path, seed: u64) -> String {
     let model = NativeModel::open(Path::new(model)).expect("a model");
     let adapted = model.with_new_adapter(&LoraConfig::default(), Seed::new(seed)).expect("an adapter");
     let (mut trainer, _) = adapted.train(EngineOptions::default()).expect("a trainer");
@@ -78,32 +80,32 @@ fn taught(model: &str, to: &Path, seed: u64) -> String {
 
 fn scores(model: &str, tokens: &Path, more: &[&str]) -> Vec<f64> {
     let tokens = tokens.display().to_string();
-    let text = said(&[&["--json", "model", "score", model, "--tokens", &tokens], more].concat());
+    let text = run(&[&["--json", "model", "score", model, "--tokens", &tokens], more].concat());
     let line: serde_json::Value = serde_json::from_str(text.trim()).expect("JSON");
     line["logprobs"].as_array().expect("a list").iter().map(|x| x.as_f64().expect("a number")).collect()
 }
 
 #[test]
-fn adapters_are_scored_asked_and_merged() {
+fn adapters_can_be_scored_sampled_and_merged() {
     let dir = tempfile::tempdir().expect("a folder");
-    let model = made(dir.path());
-    let a = taught(&model, &dir.path().join("a"), 1);
-    let b = taught(&model, &dir.path().join("b"), 2);
+    let model = create_model(dir.path());
+    let a = train_adapter(&model, &dir.path().join("a"), 1);
+    let b = train_adapter(&model, &dir.path().join("b"), 2);
     let tokens = dir.path().join("tokens.jsonl");
     fs::write(&tokens, "[1, 2, 3, 40, 5, 60, 7]\n").expect("written");
     let (plain, with) = (scores(&model, &tokens, &[]), scores(&model, &tokens, &["--adapter", &a]));
-    let apart = |x: &[f64], y: &[f64]| x.iter().zip(y).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-    assert!(apart(&plain, &with) > 0.05);
-    assert_eq!(with, scores(&a, &tokens, &[]), "an adapter's folder brings its model along");
-    let shown = said(&["model", "info", &a]);
+    let max_difference = |x: &[f64], y: &[f64]| x.iter().zip(y).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    assert!(max_difference(&plain, &with) > 0.05);
+    assert_eq!(with, scores(&a, &tokens, &[]), "an adapter directory names its base model");
+    let shown = run(&["model", "info", &a]);
     assert!(shown.contains("rank 16") && shown.contains(&*fs::canonicalize(&model).expect("there").to_string_lossy()));
     let merged = dir.path().join("merged").display().to_string();
-    let text = said(&["model", "merge", &model, &a, &merged]);
+    let text = run(&["model", "merge", &model, &a, &merged]);
     assert!(text.contains("rank 16") && text.contains("down_proj"), "{text}");
-    assert!(apart(&with, &scores(&merged, &tokens, &[])) < 1e-4);
+    assert!(max_difference(&with, &scores(&merged, &tokens, &[])) < 1e-4);
 
     let (first, second) = (format!("first={a}"), format!("second={b}"));
-    let ask = [
+    let args = [
         "--chat",
         "PASS or BET?",
         "--max-tokens",
@@ -115,63 +117,69 @@ fn adapters_are_scored_asked_and_merged() {
         "--adapter",
         "base",
     ];
-    let together = said(&[&["--json", "model", "generate", &model], &ask[..]].concat());
-    let together: Vec<serde_json::Value> = together.lines().map(|l| serde_json::from_str(l).expect("JSON")).collect();
-    let names: Vec<&str> = together.iter().map(|t| t["weights"].as_str().expect("a name")).collect();
+    let batch = run(&[&["--json", "model", "generate", &model], &args[..]].concat());
+    let batch: Vec<serde_json::Value> = batch.lines().map(|l| serde_json::from_str(l).expect("JSON")).collect();
+    let names: Vec<&str> = batch.iter().map(|t| t["weights"].as_str().expect("a name")).collect();
     assert_eq!(names, ["first", "second", "base"]);
-    for (answer, folder) in together.iter().zip([&a, &b, &model]) {
-        let alone = said(&["--json", "model", "generate", folder, "--chat", "PASS or BET?", "--max-tokens", "12"]);
+    for (in_batch, folder) in batch.iter().zip([&a, &b, &model]) {
+        let alone = run(&["--json", "model", "generate", folder, "--chat", "PASS or BET?", "--max-tokens", "12"]);
         let alone: serde_json::Value = serde_json::from_str(alone.trim()).expect("JSON");
-        assert_eq!((&answer["tokens"], &answer["logprobs"]), (&alone["tokens"], &alone["logprobs"]), "{folder}");
-        let numbers = |field: &str| -> Vec<f64> {
-            answer[field].as_array().expect("a list").iter().map(|l| l.as_f64().expect("a number")).collect()
+        assert_eq!((&in_batch["tokens"], &in_batch["logprobs"]), (&alone["tokens"], &alone["logprobs"]), "{folder}");
+        let values = |field: &str| -> Vec<f64> {
+            in_batch[field].as_array().expect("a list").iter().map(|l| l.as_f64().expect("a number")).collect()
         };
-        assert!(apart(&numbers("processed_logprobs"), &numbers("logprobs")) < 1e-5, "nothing is filtered: {answer}");
-        assert_eq!(answer["version"], 0);
+        assert!(
+            max_difference(&values("processed_logprobs"), &values("logprobs")) < 1e-5,
+            "nothing is filtered: {in_batch}"
+        );
+        assert_eq!(in_batch["version"], 0);
     }
-    let shown = said(&[&["model", "generate", &model], &ask[..]].concat());
+    let shown = run(&[&["model", "generate", &model], &args[..]].concat());
     assert!(shown.contains("first\n") && shown.contains("second\n") && shown.contains("base\n"), "{shown}");
 
-    assert!(refusal(&["model", "merge", &model, &a, &merged]).contains("not empty"));
+    assert!(usage_error(&["model", "merge", &model, &a, &merged]).contains("not empty"));
     let elsewhere = dir.path().join("x").display().to_string();
-    assert!(refusal(&["model", "merge", &a, &b, &elsewhere]).contains("is an adapter"));
-    assert!(refusal(&["model", "merge", &model, &model, &elsewhere]).contains("adapter_config.json"));
+    assert!(usage_error(&["model", "merge", &a, &b, &elsewhere]).contains("is an adapter"));
+    assert!(usage_error(&["model", "merge", &model, &model, &elsewhere]).contains("adapter_config.json"));
     let twice = ["model", "generate", &model, "--prompt", "x", "--adapter", &first, "--adapter", &first];
-    assert!(refusal(&twice).contains("two adapters are called `first`"));
-    for (odd, hint) in
-        [("=x", "no name before"), ("x=", "no adapter after"), ("a/b=c", "a/b=c"), ("base=x", "another name")]
+    assert!(usage_error(&twice).contains("two adapters are named `first`"));
+    for (adapter, hint) in
+        [("=x", "missing name before"), ("x=", "missing adapter after"), ("a/b=c", "a/b=c"), ("base=x", "another name")]
     {
-        assert!(refusal(&["model", "generate", &model, "--prompt", "x", "--adapter", odd]).contains(hint), "{odd}");
+        assert!(
+            usage_error(&["model", "generate", &model, "--prompt", "x", "--adapter", adapter]).contains(hint),
+            "{adapter}"
+        );
     }
     let equals = dir.path().join("x=y").display().to_string();
     fs::create_dir(&equals).expect("made");
     for file in ["adapter_config.json", "adapter_model.safetensors"] {
         fs::copy(Path::new(&a).join(file), Path::new(&equals).join(file)).expect("copied");
     }
-    let ask = ["--prompt", "x", "--max-tokens", "2", "--temperature", "0.5", "--adapter", &equals];
-    let one = said(&[&["--json", "model", "generate", &model], &ask[..]].concat());
+    let args = ["--prompt", "x", "--max-tokens", "2", "--temperature", "0.5", "--adapter", &equals];
+    let one = run(&[&["--json", "model", "generate", &model], &args[..]].concat());
     let one: serde_json::Value = serde_json::from_str(one.trim()).expect("JSON");
-    assert_eq!(one["weights"], equals.as_str(), "a folder is a folder, whatever its name");
-    assert_ne!(one["processed_logprobs"], one["logprobs"], "colder than the policy");
+    assert_eq!(one["weights"], equals.as_str(), "an existing directory with `=` in its name is not split");
+    assert_ne!(one["processed_logprobs"], one["logprobs"], "the temperature is below 1");
     fs::remove_dir_all(&model).expect("removed");
-    assert!(refusal(&["model", "generate", &a, "--prompt", "x"]).contains("no such folder"));
+    assert!(usage_error(&["model", "generate", &a, "--prompt", "x"]).contains("no such folder"));
 }
 
 #[test]
-fn names_are_looked_up_in_the_cache() {
+fn hub_names_are_resolved_in_the_cache() {
     let dir = tempfile::tempdir().expect("a folder");
-    let model = made(dir.path());
+    let model = create_model(dir.path());
     let home = dir.path().join("home");
     let repo = home.join("hub/models--org--tiny");
     fs::create_dir_all(repo.join("snapshots")).expect("made");
     fs::create_dir_all(repo.join("refs")).expect("made");
     fs::rename(&model, repo.join("snapshots/abc123")).expect("moved");
     fs::write(repo.join("refs/main"), "abc123").expect("written");
-    let ask =
+    let mage =
         |args: &[&str]| command(args).env("HF_HOME", &home).env("HF_TOKEN", "hf_secret").output().expect("mage runs");
-    assert!(stdout(&ask(&["model", "info", "org/tiny"])).contains("parameters"));
-    assert!(!stdout(&ask(&["model", "generate", "org/tiny@abc123", "--prompt", "x", "--max-tokens", "3"])).is_empty());
-    stdout(&ask(&[
+    assert!(stdout(&mage(&["model", "info", "org/tiny"])).contains("parameters"));
+    assert!(!stdout(&mage(&["model", "generate", "org/tiny@abc123", "--prompt", "x", "--max-tokens", "3"])).is_empty());
+    stdout(&mage(&[
         "bench",
         "sampler",
         "org/tiny",
@@ -183,7 +191,7 @@ fn names_are_looked_up_in_the_cache() {
         "4",
     ]));
     for name in ["org/other", "org/tiny@v2"] {
-        let output = ask(&["model", "info", name]);
+        let output = mage(&["model", "info", name]);
         let text = String::from_utf8(output.stderr).expect("UTF-8");
         assert_eq!(output.status.code(), Some(2));
         assert!(text.contains(name) && text.contains("HF_HUB_OFFLINE") && !text.contains("hf_secret"), "{text}");
@@ -191,9 +199,9 @@ fn names_are_looked_up_in_the_cache() {
 }
 
 #[test]
-fn a_bench_says_what_it_measured() {
+fn bench_reports_throughput_latency_and_cache_use() {
     let dir = tempfile::tempdir().expect("a folder");
-    let model = made(dir.path());
+    let model = create_model(dir.path());
     let bench = [
         "bench",
         "sampler",
@@ -207,11 +215,11 @@ fn a_bench_says_what_it_measured() {
         "--completion-tokens",
         "4",
     ];
-    let table = said(&bench);
+    let table = run(&bench);
     for word in ["requests/s", "tokens/s", "first token", "p50", "p99"] {
         assert!(table.to_lowercase().contains(word), "{word} in {table}");
     }
-    let text = said(&[&["--json"], &bench[..]].concat());
+    let text = run(&[&["--json"], &bench[..]].concat());
     let measured: serde_json::Value = serde_json::from_str(text.trim()).expect("JSON");
     assert_eq!((&measured["requests"], &measured["completion_tokens"]), (&200.into(), &4.into()));
     let number = |field: &str| measured[field].as_f64().unwrap_or_else(|| panic!("{field} in {measured}"));
@@ -221,28 +229,28 @@ fn a_bench_says_what_it_measured() {
         let at = |p: &str| measured[times][p].as_f64().expect("a time");
         assert!(at("p50") <= at("p90") && at("p90") <= at("p99") && at("p99") <= at("max"), "{measured}");
     }
-    let none = said(&[&["--json"], &bench[..], &["--no-prefix-cache"]].concat());
+    let none = run(&[&["--json"], &bench[..], &["--no-prefix-cache"]].concat());
     let none: serde_json::Value = serde_json::from_str(none.trim()).expect("JSON");
     assert_eq!(none["cache_hit_rate"], 0.0);
     assert!(
-        refusal(&["bench", "sampler", &model, "--prompt-tokens", "4", "--prefix-tokens", "5"])
+        usage_error(&["bench", "sampler", &model, "--prompt-tokens", "4", "--prefix-tokens", "5"])
             .contains("--prefix-tokens 5")
     );
-    assert!(refusal(&["bench", "sampler", &model, "--prompt-tokens", "100000"]).contains("--prompt-tokens 100000"));
-    let text = refusal(&["bench", "sampler", &model, "--cache-mib", "9999999999"]);
+    assert!(usage_error(&["bench", "sampler", &model, "--prompt-tokens", "100000"]).contains("--prompt-tokens 100000"));
+    let text = usage_error(&["bench", "sampler", &model, "--cache-mib", "9999999999"]);
     assert!(text.contains("--cache-mib") && text.contains("free"), "{text}");
-    // Nothing in common: what is read again because the cache is small is not counted as shared.
+    // Without common prefixes: recomputation after preemption is not counted as a cache hit.
     let small =
-        ["--json", "bench", "sampler", &model, "--requests", "600", "--in-flight", "600", "--prompt-tokens", "40"];
-    let small = said(&[&small[..], &["--completion-tokens", "80", "--cache-mib", "1", "--threads", "1"]].concat());
+        ["--json", "bench", "sampler", &model, "--requests", "600", "--max-in-flight", "600", "--prompt-tokens", "40"];
+    let small = run(&[&small[..], &["--completion-tokens", "80", "--cache-mib", "1", "--threads", "1"]].concat());
     let small: serde_json::Value = serde_json::from_str(small.trim()).expect("JSON");
     assert!(small["preempted"].as_u64() > Some(0) && small["cache_hit_rate"].as_f64() < Some(0.02), "{small}");
-    assert!(refusal(&["bench", "sampler", &model, "--requests", "0"]).contains("at least 1"));
+    assert!(usage_error(&["bench", "sampler", &model, "--requests", "0"]).contains("at least 1"));
 }
 
-/// Whether a process handles Ctrl-C itself.
+/// Whether a process has a handler for SIGINT.
 #[cfg(target_os = "linux")]
-fn listens(process: u32) -> bool {
+fn handles_interrupts(process: u32) -> bool {
     let text = fs::read_to_string(format!("/proc/{process}/status")).expect("its state");
     let caught = text.lines().find_map(|l| l.strip_prefix("SigCgt:")).expect("its signals");
     u64::from_str_radix(caught.trim(), 16).expect("a mask") & 2 != 0
@@ -250,9 +258,9 @@ fn listens(process: u32) -> bool {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn ctrl_c_keeps_what_was_written() {
+fn ctrl_c_keeps_the_text_generated_so_far() {
     let dir = tempfile::tempdir().expect("a folder");
-    let model = made(dir.path());
+    let model = create_model(dir.path());
     for json in [false, true] {
         let mut args = vec!["model", "generate", &model, "--prompt", "The", "--max-tokens", "90000", "--threads", "1"];
         if json {
@@ -263,16 +271,16 @@ fn ctrl_c_keeps_what_was_written() {
         let mut pipe = child.stdout.take().expect("a pipe");
         let mut seen = Vec::new();
         if json {
-            // Nothing is shown before the end; once it listens, it can be told.
-            while !listens(child.id()) {
-                assert!(child.try_wait().expect("a state").is_none(), "it ended by itself");
+            // With --json there is no output before the end: wait for the signal handler.
+            while !handles_interrupts(child.id()) {
+                assert!(child.try_wait().expect("a state").is_none(), "it exited early");
                 std::thread::yield_now();
             }
         } else {
-            let mut some = [0; 64];
-            let n = pipe.read(&mut some).expect("text");
-            seen.extend_from_slice(&some[..n]);
-            assert!(n > 0, "it writes as it goes");
+            let mut buffer = [0; 64];
+            let n = pipe.read(&mut buffer).expect("text");
+            seen.extend_from_slice(&buffer[..n]);
+            assert!(n > 0, "text is streamed");
         }
         let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill runs");
         assert!(kill.success());
@@ -280,18 +288,18 @@ fn ctrl_c_keeps_what_was_written() {
         let output = child.wait_with_output().expect("it ends");
         assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));
         assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
-        assert_eq!(seen.last(), Some(&b'\n'), "the last line is whole");
+        assert_eq!(seen.last(), Some(&b'\n'), "the last line is complete");
         if json {
             let text = String::from_utf8(seen).expect("UTF-8");
             let kept: serde_json::Value = serde_json::from_str(&text).expect("JSON");
             let count = kept["tokens"].as_array().expect("tokens").len();
-            assert!(count < 90_000 && kept["finish"].is_null(), "{count}");
+            assert!(count < 90_000 && kept["finish_reason"].is_null(), "{count}");
         }
     }
 }
 
 #[test]
-fn an_adapter_is_trained_by_a_recipe_and_resumed() {
+fn adapter_training_can_be_resumed_and_continued() {
     let dir = tempfile::tempdir().expect("a folder");
     let train = |out: &Path, more: &[&str]| {
         let out = out.display().to_string();
@@ -323,28 +331,28 @@ fn an_adapter_is_trained_by_a_recipe_and_resumed() {
     let config: serde_json::Value = serde_json::from_slice(&read(&whole, "adapter_config.json")).expect("JSON");
     assert_eq!((&config["r"], &config["lora_alpha"]), (&3.into(), &serde_json::json!(6.0)));
     assert_eq!(config["target_modules"], serde_json::json!(["q_proj", "down_proj"]));
-    assert!(!last(&whole).join("model.safetensors").exists(), "the model itself has not changed");
-    assert!(said(&["model", "info", &last(&whole).display().to_string()]).contains("rank 3"));
-    assert!(!said(&["model", "generate", &last(&whole).display().to_string(), "--prompt", "K"]).is_empty());
+    assert!(!last(&whole).join("model.safetensors").exists(), "the base model is not saved");
+    assert!(run(&["model", "info", &last(&whole).display().to_string()]).contains("rank 3"));
+    assert!(!run(&["model", "generate", &last(&whole).display().to_string(), "--prompt", "K"]).is_empty());
 
     stdout(&train(&broken, &lora));
     fs::remove_dir_all(last(&broken)).expect("removed");
-    said(&["train", "--quiet", "--resume", &broken.display().to_string()]);
+    run(&["train", "--quiet", "--resume", &broken.display().to_string()]);
     for file in ["adapter_model.safetensors", "training_state/optimizer.safetensors"] {
         assert!(read(&whole, file) == read(&broken, file), "{file}");
     }
-    // An adapter learns on when it is what a run starts from.
+    // A run can start from an adapter.
     let (further, adapter) = (dir.path().join("further"), format!("model.path={}", last(&whole).display()));
     stdout(&train(&further, &[&adapter]));
     assert!(read(&further, "adapter_model.safetensors") != read(&whole, "adapter_model.safetensors"));
 
-    let refusal = |more: &[&str]| {
-        let refused = train(&dir.path().join("x"), more);
-        assert!(!refused.status.success());
-        String::from_utf8(refused.stderr).expect("UTF-8")
+    let error = |more: &[&str]| {
+        let failed = train(&dir.path().join("x"), more);
+        assert!(!failed.status.success());
+        String::from_utf8(failed.stderr).expect("UTF-8")
     };
-    let text = refusal(&[&path, "engine.lora_rank=2", "engine.lora_targets=[\"lm_head\"]"]);
+    let text = error(&[&path, "engine.lora_rank=2", "engine.lora_targets=[\"lm_head\"]"]);
     assert!(text.contains("lm_head") && text.contains("q_proj"), "{text}");
-    assert!(refusal(&["engine.lora_rank=2"]).contains("set model.path"));
-    assert!(refusal(&[&adapter, "engine.lora_rank=2"]).contains("model.path is an adapter"));
+    assert!(error(&["engine.lora_rank=2"]).contains("set model.path"));
+    assert!(error(&[&adapter, "engine.lora_rank=2"]).contains("model.path is an adapter"));
 }

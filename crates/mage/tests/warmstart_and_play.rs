@@ -1,4 +1,4 @@
-//! What comes before and after training: warm starts by themselves, and playing against what was trained.
+//! Tests of `mage warmstart`, and of playing against and evaluating a trained policy.
 
 mod common;
 
@@ -32,46 +32,46 @@ const SMALL: [&str; 14] = [
     "eval.tasks=6",
 ];
 
-fn trained(recipe: &str, run: &Path) -> String {
+fn train(recipe: &str, run: &Path) -> String {
     ok(mage(&[&["train", recipe, "--quiet", "--out", run.to_str().unwrap()], &SMALL[..]].concat(), ""))
 }
 
 #[test]
-fn a_person_can_sit_down_opposite_the_result() {
+fn a_person_can_play_against_a_trained_policy() {
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("kuhn");
     let path = run.to_str().unwrap();
-    let closing = trained("kuhn", &run);
+    let closing = train("kuhn", &run);
     assert!(closing.contains(&format!("mage play --against {path}")), "{closing}");
 
-    // Whatever the cards and the seat, passing is possible in every turn of the person.
+    // With all deals and seats, PASS is legal in every turn of the person.
     let play = ["play", "--against", path, "--seed", "4"];
     let shown = ok(mage(&play, "?\nraise\np\np\np\np\np\np\n"));
-    for words in ["Episode 1", "Episode 3", "possible here", "Kuhn poker: 3 episodes", "episode  you"] {
-        assert!(shown.contains(words), "`{words}` is missing:\n{shown}");
+    for expected in ["Episode 1", "Episode 3", "Legal here", "Kuhn poker: 3 episodes", "episode  you"] {
+        assert!(shown.contains(expected), "`{expected}` is missing:\n{shown}");
     }
-    assert!(!shown.contains("it noted"), "{shown}");
+    assert!(!shown.contains("reflection after"), "{shown}");
     assert!(
-        ok(mage(&[&play[..], &["--reveal"]].concat(), "p\np\np\np\np\np\n")).contains("after episode 2 it noted: ")
+        ok(mage(&[&play[..], &["--reveal"]].concat(), "p\np\np\np\np\np\n")).contains("reflection after episode 2: ")
     );
-    assert!(ok(mage(&play, "q\n")).contains("Nothing was played to the end"));
+    assert!(ok(mage(&play, "q\n")).contains("No episode was finished"));
 
     let events = ok(mage(&[&play[..], &["--json"]].concat(), "PASS\nPASS\nPASS\nPASS\nPASS\nPASS\n"));
     let events: Vec<serde_json::Value> = events.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
-    assert_eq!(events.iter().filter(|e| e["event"] == "end").count(), 3, "{events:?}");
+    assert_eq!(events.iter().filter(|e| e["event"] == "episode_end").count(), 3, "{events:?}");
     assert_eq!(events.last().unwrap()["scores"].as_array().unwrap().len(), 3);
-    // The same cards, the same luck, the same answers: the same scores.
+    // Equal seeds and equal input give equal scores.
     let again = ok(mage(&[&play[..], &["--json"]].concat(), "PASS\nPASS\nPASS\nPASS\nPASS\nPASS\n"));
     assert_eq!(
         serde_json::from_str::<serde_json::Value>(again.lines().last().unwrap()).unwrap(),
         *events.last().unwrap()
     );
 
-    let gone = mage(&["play", "--against", path, "--device", "cuda:99"], "");
-    assert!(!gone.status.success() && text(&gone.stderr).contains("CUDA device 99"), "{}", text(&gone.stderr));
+    let no_gpu = mage(&["play", "--against", path, "--device", "cuda:99"], "");
+    assert!(!no_gpu.status.success() && text(&no_gpu.stderr).contains("CUDA device 99"), "{}", text(&no_gpu.stderr));
     for alone in [&["kuhn"][..], &["--max-turns", "5"], &[]] {
         let alone = mage(&[&["play", "--device", "cpu"], alone].concat(), "");
-        assert_eq!(alone.status.code(), Some(2), "nothing is computed there");
+        assert_eq!(alone.status.code(), Some(2), "--device requires --against");
     }
 
     let long = mage(&["play", "--against", path, "-n", "9"], "");
@@ -81,17 +81,17 @@ fn a_person_can_sit_down_opposite_the_result() {
 }
 
 #[test]
-fn a_board_is_drawn_for_the_person_who_moves_second() {
+fn tictactoe_can_be_played_against_a_trained_policy() {
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("board");
-    trained("tictactoe-blind", &run);
+    train("tictactoe-blind", &run);
     let moves: String = (1..=3).flat_map(|r| (1..=3).map(move |c| format!("({r}, {c})\n"))).collect();
     let shown = ok(mage(&["play", "--against", run.to_str().unwrap(), "-n", "1", "--seed", "1"], moves.repeat(3)));
     assert!(shown.contains("Tic-Tac-Toe: 1 episode against") && shown.contains("episode  you"), "{shown}");
 }
 
 #[test]
-fn a_warm_start_leaves_a_model_to_train() {
+fn a_warm_started_model_can_be_trained() {
     let dir = tempfile::tempdir().unwrap();
     let (model, run) = (dir.path().join("models/warm"), dir.path().join("run"));
     let (model_path, run_path) = (model.to_str().unwrap(), run.to_str().unwrap());
@@ -99,32 +99,32 @@ fn a_warm_start_leaves_a_model_to_train() {
         let small = ["--set", "warmstart.steps=4", "--set", "model.hidden_size=16"];
         mage(&[&["warmstart", "kuhn", "--out", model_path][..], &small, more].concat(), "")
     };
-    let said = ok(warm(&[]));
-    assert!(said.contains(&format!("mage train kuhn --set model.path={model_path}")), "{said}");
+    let output = ok(warm(&[]));
+    assert!(output.contains(&format!("mage train kuhn --set model.path={model_path}")), "{output}");
     let again = warm(&[]);
     assert!(text(&again.stderr).contains("there already"), "{}", text(&again.stderr));
     let path = format!("model.path={model_path}");
     ok(mage(&[&["train", "kuhn", "--quiet", "--out", run_path, "--set", &path], &SMALL[..]].concat(), ""));
-    // The checkpoint was not warmed up a second time: its first judgement is that of the folder.
+    // The run starts from the model and does not repeat the warm start.
     let resolved = fs::read_to_string(run.join("recipe.resolved.toml")).unwrap();
     assert!(resolved.contains(model_path), "{resolved}");
 }
 
 #[test]
-fn a_model_learns_from_transcripts_and_bad_ones_are_named() {
+fn a_model_is_trained_on_transcripts_and_invalid_ones_are_rejected() {
     let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("said.jsonl");
-    let learn = |lines: &str, name: &str| {
+    let file = dir.path().join("transcripts.jsonl");
+    let warm_start = |lines: &str, name: &str| {
         fs::write(&file, lines).unwrap();
         let out = dir.path().join(name);
         let args = ["warmstart", "kuhn", "--json", "--quiet", "--transcripts", file.to_str().unwrap(), "--out"];
         let set = ["--set", "warmstart.steps=60", "--set", "warmstart.learning_rate=0.01"];
         mage(&[&args[..], &[out.to_str().unwrap()], &set].concat(), "")
     };
-    let line = |question: &str, answer: &str| serde_json::json!({"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]});
-    // Two questions with an answer each: whoever has learned them is sure of every word.
-    let said = ok(learn(&format!("{}\n\n{}\n", line("BOS GO", "END"), line("GO BOS", "BOS")), "taught"));
-    let events: Vec<serde_json::Value> = said.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let line = |prompt: &str, response: &str| serde_json::json!({"messages": [{"role": "user", "content": prompt}, {"role": "assistant", "content": response}]});
+    // Two prompts with one response each can be learned to a low loss.
+    let output = ok(warm_start(&format!("{}\n\n{}\n", line("BOS GO", "END"), line("GO BOS", "BOS")), "trained"));
+    let events: Vec<serde_json::Value> = output.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
     let loss = |e: &serde_json::Value| e["loss"].as_f64().unwrap();
     assert!(loss(&events[0]) > 1.0 && loss(events.last().unwrap()) < 0.1, "{} {}", events[0], events.last().unwrap());
 
@@ -136,38 +136,38 @@ fn a_model_learns_from_transcripts_and_bad_ones_are_named() {
         (&line("GO ".repeat(300).trim_end(), "END").to_string(), "maximum sequence length is 256"),
         ("{\"messages\": [{\"role\": \"robot\", \"content\": \"GO\"}]}", "robot"),
     ] {
-        let refused = learn(lines, "refused");
-        let stderr = text(&refused.stderr);
-        assert!(refused.status.code() == Some(2) && stderr.contains(problem), "`{problem}` is missing: {stderr}");
-        assert!(!dir.path().join("refused").exists());
+        let rejected = warm_start(lines, "rejected");
+        let stderr = text(&rejected.stderr);
+        assert!(rejected.status.code() == Some(2) && stderr.contains(problem), "`{problem}` is missing: {stderr}");
+        assert!(!dir.path().join("rejected").exists());
     }
 }
 
 #[test]
-fn a_trained_policy_is_measured_on_any_panel() {
+fn a_trained_policy_is_evaluated_deterministically() {
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("kuhn");
-    trained("kuhn", &run);
+    train("kuhn", &run);
     let path = run.to_str().unwrap();
-    // More episodes than its prompts have room for: it remembers the latest.
+    // More episodes than fit into its prompts: the memory keeps the latest.
     let eval = ["eval", "--policy", path, "--tasks", "12", "--seeds", "1", "--episodes", "5", "--json", "--quiet"];
     let report = |more: &[&str]| ok(mage(&[&eval[..], more].concat(), ""));
     let first = report(&[]);
-    assert_eq!(first, report(&["--threads", "1"]), "the same bits on any number of threads");
+    assert_eq!(first, report(&["--threads", "1"]), "the number of threads does not affect results");
     let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
     let (trained, blank) = (read(&first), read(&report(&["--method", "react"])));
     assert_eq!(trained["summary"]["overall"]["meta_episodes"], 12);
-    assert_eq!(trained["settings"]["recall_limit"], 2);
+    assert_eq!(trained["episode_config"]["recall_limit"], 2);
     assert!(trained["weights"].as_str().unwrap().starts_with("weights@"));
     assert_eq!(trained["weights"], blank["weights"]);
     assert_ne!(trained["method"], blank["method"]);
-    assert_eq!(trained["tally"]["calls"]["reflect"]["asked"], 48);
-    assert!(blank["tally"]["calls"]["reflect"].is_null());
-    for (more, words) in
+    assert_eq!(trained["requests"]["by_kind"]["reflect"]["count"], 48);
+    assert!(blank["requests"]["by_kind"]["reflect"].is_null());
+    for (more, expected) in
         [(["--env", "tictactoe"], "was trained on kuhn"), (["--method", "a-mem"], "needs full prompts")]
     {
-        let refused = mage(&[&eval[..], &more].concat(), "");
-        assert_eq!(refused.status.code(), Some(2));
-        assert!(text(&refused.stderr).contains(words), "{}", text(&refused.stderr));
+        let rejected = mage(&[&eval[..], &more].concat(), "");
+        assert_eq!(rejected.status.code(), Some(2));
+        assert!(text(&rejected.stderr).contains(expected), "{}", text(&rejected.stderr));
     }
 }

@@ -1,0 +1,460 @@
+//! Reads run directories, evaluation records and summaries into a report.
+
+use super::{
+    ActionCounts, Report, ReportLimits, Transcript,
+    action_counts::ActionCounter,
+    comparison::{TaskResults, comparisons},
+    input_files,
+    method_result::{CeilingCurves, MethodResult, MetricCurves, compute_metrics, metrics_from_summary},
+    paper_results,
+    training_run::{self, OracleCeilings},
+    transcript::TranscriptSample,
+};
+use mage_core::{MetaEpisodeResult, MetricSummary, Trajectory};
+use mage_env::{Hash, Seed};
+use mage_train::{Result, eval::agent_seed, eval::store::read_trajectories, run_dir::RunDir};
+use serde::Deserialize;
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// The used fields of a file written by `mage eval --summary`.
+#[derive(Deserialize)]
+struct SummaryFile {
+    env: String,
+    preset: Option<String>,
+    split: String,
+    unit: String,
+    episodes: u32,
+    early_stop: bool,
+    tasks: u64,
+    task_set: Hash,
+    seed: u64,
+    seeds: u64,
+    ceilings: Option<OracleCeilings>,
+    policies: Vec<PolicySummary>,
+}
+
+#[derive(Deserialize)]
+struct PolicySummary {
+    name: String,
+    policy: String,
+    prompt_method: Option<String>,
+    method: Hash,
+    weights: String,
+    /// Absent for scripted agents.
+    sampling: Option<serde_json::Value>,
+    /// Parsed only if there are no records.
+    summary: serde_json::Value,
+    errors: u64,
+}
+
+/// Identifies a [`MethodResult`].
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct ResultKey {
+    env: String,
+    task_set: String,
+    method: String,
+    ablation: Option<String>,
+    policy: String,
+    hash: Hash,
+}
+
+/// Description of records by a summary file.
+struct SummaryEntry {
+    key: ResultKey,
+    unit: String,
+    episodes: u32,
+    early_stop: bool,
+    ceiling: Option<CeilingCurves>,
+    errors: u64,
+    summary: serde_json::Value,
+    seeds: SeedLabels,
+    /// Whether records were found.
+    has_records: bool,
+}
+
+/// Maps the agent seed of a record to the seed on the command line.
+#[derive(Default)]
+struct SeedLabels {
+    /// The seed with which the policy was trained.
+    trained: Option<u64>,
+    seeds: HashMap<Seed, u64>,
+}
+
+/// Number of agent seeds up to which seeds are labelled.
+const MAX_LABELLED_SEEDS: u64 = 1 << 18;
+
+impl SeedLabels {
+    fn new(trained: Option<u64>, first: u64, num_seeds: u64, tasks: u64) -> Self {
+        let mut seeds = HashMap::new();
+        if num_seeds.saturating_mul(tasks) <= MAX_LABELLED_SEEDS {
+            for seed in (0..num_seeds).map(|i| first.wrapping_add(i)) {
+                seeds.extend((0..tasks).map(|task| (agent_seed(Seed::new(seed), task as usize), seed)));
+            }
+        }
+        SeedLabels { trained, seeds }
+    }
+
+    /// Label of a record's seed; its hash if no summary describes the record.
+    fn label(&self, seed: Seed) -> String {
+        let label = self
+            .seeds
+            .get(&seed)
+            .map_or_else(|| format!("seed hash {}", &Hash::of(&seed).to_string()[..6]), |s| format!("seed {s}"));
+        match self.trained {
+            Some(trained) => format!("trained with seed {trained}, {label}"),
+            None => label,
+        }
+    }
+}
+
+/// Accumulates the records of one result.
+struct ResultBuilder {
+    unit: String,
+    episodes: u32,
+    early_stop: bool,
+    ceiling: Option<CeilingCurves>,
+    results: Vec<(usize, MetaEpisodeResult)>,
+    failed: HashSet<Hash>,
+    finished: HashSet<Hash>,
+    actions: ActionCounter,
+    transcripts: TranscriptSample,
+}
+
+impl ResultBuilder {
+    fn new(limits: ReportLimits) -> Self {
+        ResultBuilder {
+            unit: "score".to_owned(),
+            episodes: 0,
+            early_stop: false,
+            ceiling: None,
+            results: Vec::new(),
+            failed: HashSet::new(),
+            finished: HashSet::new(),
+            actions: ActionCounter::default(),
+            transcripts: TranscriptSample::new(limits.transcripts),
+        }
+    }
+
+    fn add(&mut self, record: &Trajectory, task: usize, source: (&str, &SeedLabels), limits: ReportLimits) {
+        let id = Hash::of(&record.key);
+        let Some(result) = record.result() else {
+            self.failed.insert(id);
+            return;
+        };
+        if !self.finished.insert(id) {
+            return;
+        }
+        self.episodes = self.episodes.max(result.episodes.len() as u32);
+        self.early_stop |= result.stopped_after_win;
+        self.actions.add(record);
+        let won = result.episodes.iter().any(|e| e.ending == mage_core::EpisodeEnding::Won);
+        let (method, seeds) = source;
+        self.transcripts.offer(id, won, || Transcript::new(record, method, seeds.label(record.key.seed), limits.text));
+        self.results.push((task, result));
+    }
+}
+
+/// Reads all inputs under the paths. Unreadable inputs are skipped with a note; a path that does not exist is an error.
+pub fn load_report(paths: &[PathBuf], limits: ReportLimits) -> Result<Report> {
+    let found = input_files::find(paths)?;
+    let mut report = Report::default();
+    let mut notes = Vec::new();
+    for path in &found.unknown {
+        notes.push(format!("{}: not a run directory, records or summary of `mage eval`; skipped", path.display()));
+    }
+    let mut summaries = read_summaries(&found.summaries, &mut notes);
+    let mut builders: BTreeMap<ResultKey, ResultBuilder> = BTreeMap::new();
+    let mut tasks = HashMap::new();
+    for path in &found.records {
+        read_store(path, &mut summaries, &mut builders, &mut tasks, limits, &mut notes)?;
+    }
+    if found.replaced > 0 {
+        notes.push(format!("skipped {} superseded results of sweeps", found.replaced));
+    }
+    let mut transcripts = Vec::new();
+    let mut omitted = Omitted::default();
+    let mut task_results = Vec::new();
+    for (key, builder) in builders {
+        let errors = builder.failed.difference(&builder.finished).count() as u64;
+        let (kept, seen) = builder.transcripts.finish();
+        omitted.transcripts += seen - kept.len() as u64;
+        if builder.results.is_empty() {
+            notes.push(format!("{} on {}: no finished meta-episode, {errors} failed", key.method, key.task_set));
+            continue;
+        }
+        let index = report.results.len();
+        transcripts.push(kept.into_iter().map(|t| Transcript { result: Some(index), ..t }).collect::<Vec<_>>());
+        let metrics = compute_metrics(&builder.results, builder.episodes);
+        let actions = builder.actions.finish(limits.spheres);
+        omitted.steps += actions.omitted;
+        task_results.push(TaskResults { result: index, task_set: key.hash, results: builder.results });
+        let description = (builder.unit, builder.episodes, builder.early_stop, builder.ceiling);
+        report.results.push(MethodResult { actions, ..method_result(key, description, metrics, errors) });
+    }
+    report.comparisons = comparisons(&report.results, &task_results);
+    let without_records: Vec<SummaryEntry> = summaries.into_values().filter(|s| !s.has_records).collect();
+    for entry in without_records {
+        let summary: MetricSummary = match serde_json::from_value(entry.summary) {
+            Ok(summary) => summary,
+            Err(e) => {
+                let (method, task_set) = (entry.key.method, entry.key.task_set);
+                notes.push(format!(
+                    "{method} on {task_set}: no records, and the summary is of another version ({e}); skipped"
+                ));
+                continue;
+            }
+        };
+        notes.push(format!("{} on {}: no records; read from the summary", entry.key.method, entry.key.task_set));
+        let metrics = metrics_from_summary(&summary);
+        let description = (entry.unit, entry.episodes, entry.early_stop, entry.ceiling);
+        report.results.push(method_result(entry.key, description, metrics, entry.errors));
+    }
+    for path in &found.runs {
+        match training_run::read_run(path, &mut |note| notes.push(note)) {
+            Ok(run) => {
+                let mut sample = TranscriptSample::new(limits.transcripts);
+                let label = format!("{}, training, seed {}", run.name(), run.seed);
+                for record in training_run::newest_trajectories(path, &mut |note| notes.push(note)) {
+                    let seed = SeedLabels::default().label(record.key.seed);
+                    let transcript = || Transcript::new(&record, &label, seed, limits.text);
+                    let won = record.episodes.iter().any(mage_core::episode::Episode::won);
+                    sample.offer(Hash::of(&record.key), won, transcript);
+                }
+                let (kept, seen) = sample.finish();
+                omitted.transcripts += seen - kept.len() as u64;
+                transcripts.push(kept);
+                report.runs.push(run);
+            }
+            Err(e) => notes.push(format!("{e}; skipped")),
+        }
+    }
+    report.runs.sort_by(|a, b| (&a.env, a.name(), a.seed, &a.path).cmp(&(&b.env, b.name(), b.seed, &b.path)));
+    for run in report.runs.iter().filter(|r| !r.finished) {
+        notes.push(format!("{}: in progress, {} of {} updates", run.path, run.updates, run.total_updates));
+    }
+    notes.extend(missing_evaluations(&report));
+    report.transcripts = limit_bytes(transcripts, limits.bytes, &mut omitted);
+    notes.extend(omitted.notes());
+    report.notes = notes;
+    Ok(report)
+}
+
+/// Names trained policies that Table 1 lacks: a run stores no trajectories on the paper's task sets, so these need `mage eval`.
+fn missing_evaluations(report: &Report) -> Option<String> {
+    let evaluated = |run: &&super::TrainingRun| {
+        let same = |r: &&MethodResult| (&r.env, &r.method, &r.ablation) == (&run.env, &run.method, &run.ablation);
+        report.results.iter().filter(same).any(|r| r.task_set == run.env)
+    };
+    let in_table = |run: &&super::TrainingRun| paper_results::ENVS.iter().any(|(env, _)| *env == run.env);
+    let missing: Vec<_> =
+        report.runs.iter().filter(|r| r.finished).filter(in_table).filter(|r| !evaluated(r)).collect();
+    let first = missing.first()?;
+    let runs = if missing.len() == 1 { "run" } else { "runs" };
+    Some(format!(
+        "Table 1 lacks {} {runs} without an evaluation on the paper's task set. For {}: mage eval --preset {} --policy {} \
+         --tasks 128 --episodes 10 --early-stop --trajectories {2}.jsonl --summary {2}.json, then add these files to the report",
+        missing.len(),
+        first.name(),
+        first.env,
+        first.path,
+    ))
+}
+
+fn method_result(
+    key: ResultKey,
+    description: (String, u32, bool, Option<CeilingCurves>),
+    metrics: MetricCurves,
+    errors: u64,
+) -> MethodResult {
+    let (unit, episodes, early_stop, ceiling) = description;
+    MethodResult {
+        env: key.env,
+        task_set: key.task_set,
+        task_set_hash: key.hash.to_string()[..8].to_owned(),
+        method: key.method,
+        ablation: key.ablation,
+        policy: key.policy,
+        unit,
+        episodes,
+        early_stop,
+        meta_episodes: metrics.meta_episodes,
+        tasks: metrics.tasks,
+        errors,
+        curve: metrics.curve,
+        opponents: metrics.opponents,
+        seats: metrics.seats,
+        ceiling,
+        actions: ActionCounts::default(),
+    }
+}
+
+/// Counts of data that exceed the limits.
+#[derive(Default)]
+struct Omitted {
+    transcripts: u64,
+    steps: u64,
+}
+
+impl Omitted {
+    fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if self.transcripts > 0 {
+            notes.push(format!(
+                "{} more meta-episodes are included in all results but not in the transcripts",
+                self.transcripts
+            ));
+        }
+        if self.steps > 0 {
+            notes.push(format!("{} steps in rare states are not in the plots of states and actions", self.steps));
+        }
+        notes
+    }
+}
+
+/// Takes transcripts from the lists in turn until the size limit is reached.
+fn limit_bytes(lists: Vec<Vec<Transcript>>, bytes: usize, omitted: &mut Omitted) -> Vec<Transcript> {
+    let mut remaining = bytes;
+    let mut kept: Vec<(usize, Transcript)> = Vec::new();
+    let longest = lists.iter().map(Vec::len).max().unwrap_or(0);
+    let mut lists: Vec<_> = lists.into_iter().map(Vec::into_iter).collect();
+    for _ in 0..longest {
+        for (i, list) in lists.iter_mut().enumerate() {
+            let Some(transcript) = list.next() else { continue };
+            let size = serde_json::to_string(&transcript).map_or(0, |t| t.len());
+            if size <= remaining {
+                remaining -= size;
+                kept.push((i, transcript));
+            } else {
+                omitted.transcripts += 1;
+            }
+        }
+    }
+    kept.sort_by_key(|(i, _)| *i);
+    kept.into_iter().map(|(_, t)| t).collect()
+}
+
+/// Hash of the task set, hash of the method, weights.
+type RecordIdentity = (Hash, Hash, String);
+
+fn read_summaries(files: &[PathBuf], notes: &mut Vec<String>) -> BTreeMap<RecordIdentity, SummaryEntry> {
+    let mut entries = BTreeMap::new();
+    for path in files {
+        let read = fs::read(path).map_err(|e| e.to_string());
+        let read = read.and_then(|text| serde_json::from_slice::<SummaryFile>(&text).map_err(|e| e.to_string()));
+        let file = match read {
+            Ok(file) => file,
+            Err(problem) => {
+                notes.push(format!("{}: {problem}; skipped", path.display()));
+                continue;
+            }
+        };
+        let cell = training_run::cell_info(path);
+        // A preset is a task set of the paper and is identified by its name alone.
+        let task_set = file.preset.clone().unwrap_or_else(|| format!("{} {}", file.env, file.split));
+        let ceiling = file.ceilings.map(OracleCeilings::into_curves);
+        for policy in file.policies {
+            let (method, policy_name) = match &cell {
+                Some(cell) => (cell.method.clone(), cell.policy.clone()),
+                None => method_and_policy(&policy),
+            };
+            let key = ResultKey {
+                env: file.env.clone(),
+                task_set: task_set.clone(),
+                method,
+                ablation: cell.as_ref().and_then(|c| c.ablation.clone()),
+                policy: policy_name,
+                hash: file.task_set,
+            };
+            let identity = (file.task_set, policy.method, policy.weights);
+            let is_run = policy.prompt_method.is_none() && policy.sampling.is_some();
+            let trained = cell.as_ref().map(|c| c.seed).filter(|_| is_run);
+            let entry = SummaryEntry {
+                key,
+                unit: file.unit.clone(),
+                episodes: file.episodes,
+                early_stop: file.early_stop,
+                ceiling: ceiling.clone(),
+                errors: policy.errors,
+                summary: policy.summary,
+                seeds: SeedLabels::new(trained, file.seed, file.seeds, file.tasks),
+                has_records: false,
+            };
+            entries.insert(identity, entry);
+        }
+    }
+    entries
+}
+
+/// Method and policy of an evaluation without a sweep cell. The method of a scripted agent is its own name, whatever prompt
+/// method was selected: it does not represent that method.
+fn method_and_policy(policy: &PolicySummary) -> (String, String) {
+    if policy.sampling.is_none() {
+        return (policy.policy.clone(), "scripted".to_owned());
+    }
+    let canonical = |name: &str| paper_results::canonical_name(name).map_or_else(|| name.to_owned(), str::to_owned);
+    let run = Path::new(&policy.policy);
+    match (&policy.prompt_method, RunDir::recipe(run)) {
+        (Some(method), _) => (canonical(method), policy.policy.clone()),
+        (None, Ok(recipe)) => (training_run::method_name(&recipe), "trained policy".to_owned()),
+        (None, Err(_)) => (policy.name.clone(), "trained policy".to_owned()),
+    }
+}
+
+fn read_store(
+    path: &Path,
+    summaries: &mut BTreeMap<RecordIdentity, SummaryEntry>,
+    builders: &mut BTreeMap<ResultKey, ResultBuilder>,
+    tasks: &mut HashMap<Hash, usize>,
+    limits: ReportLimits,
+    notes: &mut Vec<String>,
+) -> Result<()> {
+    let mut damaged = 0;
+    let no_seeds = SeedLabels::default();
+    for record in read_trajectories(path)? {
+        let record = match record {
+            Ok(record) => record,
+            Err(e @ mage_train::Error::Line { .. }) => {
+                damaged += 1;
+                if damaged == 1 {
+                    notes.push(format!("{e} (skipped)"));
+                }
+                continue;
+            }
+            Err(e) => return Err(e),
+        };
+        let identity = (record.key.task_set, record.key.method, record.key.weights.clone());
+        let mut summary = summaries.get_mut(&identity);
+        let key = summary.as_ref().map_or_else(|| key_without_summary(&record), |s| s.key.clone());
+        let method = key.ablation.as_ref().map_or_else(|| key.method.clone(), |a| format!("{}, {a}", key.method));
+        let builder = builders.entry(key).or_insert_with(|| ResultBuilder::new(limits));
+        if let Some(summary) = summary.as_mut().filter(|s| !s.has_records) {
+            summary.has_records = true;
+            builder.unit.clone_from(&summary.unit);
+            builder.early_stop |= summary.early_stop;
+            builder.episodes = builder.episodes.max(summary.episodes);
+            builder.ceiling.clone_from(&summary.ceiling);
+        }
+        let next = tasks.len();
+        let task = *tasks.entry(record.key.task).or_insert(next);
+        builder.add(&record, task, (&method, summary.map_or(&no_seeds, |s| &s.seeds)), limits);
+    }
+    if damaged > 1 {
+        notes.push(format!("{}: skipped {} more damaged lines", path.display(), damaged - 1));
+    }
+    Ok(())
+}
+
+fn key_without_summary(record: &Trajectory) -> ResultKey {
+    ResultKey {
+        env: record.task.env.to_string(),
+        task_set: format!("{} {}", record.task.env, &record.key.task_set.to_string()[..8]),
+        method: format!("{} #{}", record.key.weights, &record.key.method.to_string()[..6]),
+        ablation: None,
+        policy: "unknown (no summary)".to_owned(),
+        hash: record.key.task_set,
+    }
+}
