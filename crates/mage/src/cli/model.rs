@@ -65,7 +65,7 @@ pub(crate) struct ModelNewArgs {
     pub(crate) init_std: f32,
     /// Data type of the stored weights
     #[arg(long, value_enum, default_value = "f32")]
-    pub(crate) dtype: DType,
+    pub(crate) dtype: DtypeArg,
     /// Random seed of the weights
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
@@ -75,7 +75,7 @@ pub(crate) struct ModelNewArgs {
 
 /// Data types of stored weights.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub(crate) enum DType {
+pub(crate) enum DtypeArg {
     /// 32-bit float (lossless)
     F32,
     /// bfloat16
@@ -174,7 +174,7 @@ pub(crate) struct ModelMergeArgs {
     pub(crate) out: PathBuf,
     /// Data type of the stored weights
     #[arg(long, value_enum, default_value = "f32")]
-    pub(crate) dtype: DType,
+    pub(crate) dtype: DtypeArg,
 }
 
 /// Prompt of `mage model generate`.

@@ -36,7 +36,7 @@ use std::{
 use tokio::runtime::{Handle, Runtime};
 
 /// Result of one meta-episode.
-pub(super) struct TaskResult {
+pub(super) struct FinishedTask {
     /// Index of the task in the task set.
     task: usize,
     /// Index of the seed.
@@ -47,7 +47,7 @@ pub(super) struct TaskResult {
 /// Results of one policy.
 #[derive(Default)]
 pub(super) struct PolicyResults {
-    finished: Vec<TaskResult>,
+    finished: Vec<FinishedTask>,
     requests: RequestStats,
     /// Number of failed meta-episodes.
     errors: u64,
@@ -55,7 +55,7 @@ pub(super) struct PolicyResults {
 
 impl PolicyResults {
     /// The selected results, each with the index of its task.
-    fn by_task(&self, select: impl Fn(&TaskResult) -> bool) -> Vec<(usize, MetaEpisodeResult)> {
+    fn by_task(&self, select: impl Fn(&FinishedTask) -> bool) -> Vec<(usize, MetaEpisodeResult)> {
         self.finished.iter().filter(|r| select(r)).map(|r| (r.task, r.result.clone())).collect()
     }
 }
@@ -286,7 +286,7 @@ fn evaluate(policy: &EvalPolicy, trajectories: Option<&Path>, out: &Output) -> a
             if let Some(task) = pending.remove(&record.key) {
                 bar.inc(1);
                 all.requests.add(record);
-                all.finished.extend(record.result().map(|result| TaskResult { task, seed, result }));
+                all.finished.extend(record.result().map(|result| FinishedTask { task, seed, result }));
             }
         };
         let outcome = match &mut store {

@@ -3,7 +3,7 @@
 mod generate;
 
 use crate::{
-    cli::{DType, ModelArgs, ModelCommand, ModelInfoArgs, ModelMergeArgs, ModelNewArgs, ModelScoreArgs},
+    cli::{DtypeArg, ModelArgs, ModelCommand, ModelInfoArgs, ModelMergeArgs, ModelNewArgs, ModelScoreArgs},
     engine_error,
     output::{BOLD, Output, styled},
     usage,
@@ -40,11 +40,11 @@ fn check_empty(dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn weight_dtype(dtype: DType) -> WeightDtype {
+fn weight_dtype(dtype: DtypeArg) -> WeightDtype {
     match dtype {
-        DType::F32 => WeightDtype::F32,
-        DType::Bf16 => WeightDtype::Bf16,
-        DType::F16 => WeightDtype::F16,
+        DtypeArg::F32 => WeightDtype::F32,
+        DtypeArg::Bf16 => WeightDtype::Bf16,
+        DtypeArg::F16 => WeightDtype::F16,
     }
 }
 

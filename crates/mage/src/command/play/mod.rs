@@ -83,11 +83,11 @@ struct PlaySession<'a> {
     rules: String,
     episodes: u32,
     max_turns: u32,
-    results: Vec<EpisodeResult>,
+    results: Vec<PlayedEpisode>,
 }
 
 #[derive(Clone, Copy, Serialize)]
-struct EpisodeResult {
+struct PlayedEpisode {
     score: f32,
     outcome: Option<Outcome>,
 }
@@ -119,7 +119,7 @@ enum PlayEvent<'a> {
         outcome: Option<Outcome>,
     },
     Finished {
-        results: &'a [EpisodeResult],
+        results: &'a [PlayedEpisode],
         opponent: Option<&'a str>,
         ceilings: Option<&'a OracleReport>,
         /// Why the upper bounds could not be computed.
@@ -230,7 +230,7 @@ impl PlaySession<'_> {
             End::Terminated { outcome, score } => (Some(outcome), score),
             End::Truncated => (None, reward),
         };
-        self.results.push(EpisodeResult { score, outcome });
+        self.results.push(PlayedEpisode { score, outcome });
         if self.out.json {
             return self.out.object(&PlayEvent::EpisodeEnd { episode: n + 1, score, outcome });
         }
