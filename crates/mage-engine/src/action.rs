@@ -1,10 +1,10 @@
 //! Action masks: the legal completions of a request, as a trie of token sequences.
 //!
-//! The mask is part of the policy: log-probs and entropies are computed after it, in sampling and in the loss. It applies
-//! after the thinking phase.
+//! The mask is part of the policy: log-probs and entropies are computed after it, in sampling and in the loss. It
+//! applies after the thinking phase.
 //!
-//! A GPU keeps the trie in its own memory in the flat layout of [`ActionSet::trie_data`]. It receives the current node of
-//! a sequence and returns the node that the sampled token leads to.
+//! A GPU keeps the trie in its own memory in the flat layout of [`ActionSet::trie_data`]. It receives the current node
+//! of a sequence and returns the node that the sampled token leads to.
 
 use crate::{Error, Result};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -83,9 +83,9 @@ impl ActionSet {
     }
 
     /// The trie in the flat, position-independent layout used on GPUs. First the offset of each node, so that the first
-    /// word is the number of nodes. A node is the count of its legal tokens, these tokens in ascending order, and the next
-    /// node for each. The thinking node has [`ALL_TOKENS`](Self::ALL_TOKENS) instead of a count, then the token that ends
-    /// thinking, the next node for it, and the next node for every other token.
+    /// word is the number of nodes. A node is the count of its legal tokens, these tokens in ascending order, and the
+    /// next node for each. The thinking node has [`ALL_TOKENS`](Self::ALL_TOKENS) instead of a count, then the token
+    /// that ends thinking, the next node for it, and the next node for every other token.
     ///
     /// ```
     /// # use mage_engine::ActionSet;
@@ -205,8 +205,8 @@ impl ActionCursor {
         }
     }
 
-    /// Advances by a token sampled on a device, to the `node` that the device reported. Returns `false` and does not move
-    /// if the set has no such node. Unlike [`advance`](Self::advance), this does not search for the token.
+    /// Advances by a token sampled on a device, to the `node` that the device reported. Returns `false` and does not
+    /// move if the set has no such node. Unlike [`advance`](Self::advance), this does not search for the token.
     ///
     /// ```
     /// # use mage_engine::ActionSet;

@@ -1,4 +1,5 @@
-//! Chat completion: messages in, text out. Hosted chat models implement it, and every [`Sampler`] with a [`Renderer`] can.
+//! Chat completion: messages in, text out. Hosted chat models implement it, and every [`Sampler`] with a [`Renderer`]
+//! can.
 
 use crate::{
     ActionSet, BoxFuture, ChatMessage, Error, FinishReason, Renderer, Result, SampleRequest, Sampler, SamplingParams,

@@ -1,8 +1,8 @@
 //! Per-token policy losses.
 //!
 //! A loss is a function of two values per token: its log-prob and the entropy of the distribution it was sampled from.
-//! [`Loss::token_loss`] returns the value and both derivatives; an engine backpropagates them. The total is the sum over
-//! tokens of weight times token loss ([`Reduction::TokenSum`]); the caller scales the weights.
+//! [`Loss::token_loss`] returns the value and both derivatives; an engine backpropagates them. The total is the sum
+//! over tokens of weight times token loss ([`Reduction::TokenSum`]); the caller scales the weights.
 
 use crate::{Error, Result, TokenClass, TokenInputs};
 use serde::{Deserialize, Serialize};
@@ -32,8 +32,8 @@ pub enum Objective {
         low: f32,
         /// Upper clip range.
         high: f32,
-        /// Dual clip, above 1: for negative advantages the loss is at most `dual · |advantage|`, so that a token with an
-        /// extreme ratio cannot dominate.
+        /// Dual clip, above 1: for negative advantages the loss is at most `dual · |advantage|`, so that a token with
+        /// an extreme ratio cannot dominate.
         dual: Option<f32>,
     },
     /// `−clip(ratio, 1 − low, 1 + high) · advantage · log p` with a stop-gradient on the clipped ratio (CISPO, arXiv

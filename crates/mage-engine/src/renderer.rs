@@ -1,7 +1,7 @@
 //! Chat rendering and tokenisation, from `tokenizer.json` and the model's chat template.
 //!
-//! Only the template can emit control tokens. Untrusted text (from an environment, an opponent, a person or the model) is
-//! encoded as plain text, so that it cannot open or close a turn or end thinking.
+//! Only the template can emit control tokens. Untrusted text (from an environment, an opponent, a person or the model)
+//! is encoded as plain text, so that it cannot open or close a turn or end thinking.
 
 use crate::template::ChatTemplate;
 use crate::{ChatMessage, ChatRole, Error, Result};
@@ -9,8 +9,8 @@ use serde_json::Value;
 use std::path::Path;
 use tokenizers::Tokenizer;
 
-/// Inserted into control words found in untrusted text so that they no longer match, and removed before encoding. A Unicode
-/// noncharacter, which valid text does not contain.
+/// Inserted into control words found in untrusted text so that they no longer match, and removed before encoding. A
+/// Unicode noncharacter, which valid text does not contain.
 const BREAK: char = '\u{FDD0}';
 
 /// Whether the model thinks before it responds.

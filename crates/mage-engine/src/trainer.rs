@@ -10,8 +10,8 @@ pub trait Trainer: Send {
     /// Capabilities of this trainer.
     fn caps(&self) -> &TrainerCaps;
 
-    /// Adds the gradient of `loss` over `batch` to the accumulated gradient. An invalid batch is rejected before any state
-    /// changes.
+    /// Adds the gradient of `loss` over `batch` to the accumulated gradient. An invalid batch is rejected before any
+    /// state changes.
     fn forward_backward(&mut self, batch: &TokenForest, loss: &Loss) -> Result<LossReport>;
 
     /// Takes one optimiser step with the accumulated gradient and clears it.

@@ -1,5 +1,5 @@
-//! Names and versions of weights. The base model, adapters, the reference policy and past policies used as opponents are
-//! all identified by a name and a version.
+//! Names and versions of weights. The base model, adapters, the reference policy and past policies used as opponents
+//! are all identified by a name and a version.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

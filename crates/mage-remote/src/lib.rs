@@ -4,8 +4,8 @@
 //! - [`tinker`]: training and sampling over the Tinker protocol (SkyRL, hosted services).
 //! - [`vllm`]: sampling from a pool of vLLM servers that receive published weights.
 //!
-//! The Tinker and vLLM clients implement `Trainer` and `Sampler` of `mage-engine`; callers do not see the network. Network
-//! failures are handled here: requests are retried where a retry can help, and errors state what failed.
+//! The Tinker and vLLM clients implement `Trainer` and `Sampler` of `mage-engine`; callers do not see the network.
+//! Network failures are handled here: requests are retried where a retry can help, and errors state what failed.
 //!
 //! An API key is read from an environment variable, sent in one header, and redacted from every error and log line.
 
