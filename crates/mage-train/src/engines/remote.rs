@@ -107,7 +107,7 @@ pub fn describe(recipe: &Recipe) -> Result<ModelDescription> {
 }
 
 /// Connection settings of the training server.
-pub fn tinker_settings(recipe: &Recipe, model: &ModelDescription, notices: &StatusLog) -> Result<TinkerSettings> {
+pub fn tinker_settings(recipe: &Recipe, model: &ModelDescription, status_log: &StatusLog) -> Result<TinkerSettings> {
     let (t, path) = (&recipe.tinker, &recipe.model.path);
     let folder = std::fs::canonicalize(path).map_or_else(|_| path.clone(), |p| p.display().to_string());
     Ok(TinkerSettings {
@@ -116,7 +116,7 @@ pub fn tinker_settings(recipe: &Recipe, model: &ModelDescription, notices: &Stat
             sdk_version: t.sdk_version,
             key: ApiKey::from_env(&t.key_env)?,
             timeouts: timeouts(t.timeout),
-            status_log: notices.clone(),
+            status_log: status_log.clone(),
         },
         backend: t.backend,
         base_model: if t.base_model.is_empty() { path.clone() } else { t.base_model.clone() },
@@ -135,7 +135,7 @@ pub fn tinker_settings(recipe: &Recipe, model: &ModelDescription, notices: &Stat
 pub fn pool_settings(
     recipe: &Recipe,
     model: &ModelDescription,
-    notices: &StatusLog,
+    status_log: &StatusLog,
 ) -> Result<Option<VllmPoolSettings>> {
     let v = &recipe.vllm;
     if v.servers.is_empty() {
@@ -152,7 +152,7 @@ pub fn pool_settings(
         keep_versions: v.keep_versions,
         timeouts: timeouts(recipe.tinker.timeout),
         request_timeout: seconds(v.request_timeout),
-        status_log: notices.clone(),
+        status_log: status_log.clone(),
     }))
 }
 
@@ -177,14 +177,14 @@ fn adapter_dir(recipe: &Recipe) -> PathBuf {
 }
 
 /// Connects to the servers of a recipe.
-pub(crate) fn start(recipe: &Recipe, notices: &StatusLog) -> Result<Engines> {
+pub(crate) fn start(recipe: &Recipe, status_log: &StatusLog) -> Result<Engines> {
     let model = describe(recipe)?;
     let renderer = model.renderer.clone().ok_or_else(|| Error::Recipe {
         location: "model.path".to_owned(),
         problem: format!("{} has no tokenizer.json", recipe.model.path),
     })?;
-    let pool = pool_settings(recipe, &model, notices)?.map(VllmPool::new).transpose()?.map(Arc::new);
-    let trainer = TinkerTrainer::connect(tinker_settings(recipe, &model, notices)?, pool.clone())?;
+    let pool = pool_settings(recipe, &model, status_log)?.map(VllmPool::new).transpose()?.map(Arc::new);
+    let trainer = TinkerTrainer::connect(tinker_settings(recipe, &model, status_log)?, pool.clone())?;
     let sampler: Arc<dyn Sampler> = match pool {
         Some(pool) => pool,
         None => Arc::new(trainer.sampler()?),
