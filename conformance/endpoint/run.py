@@ -93,14 +93,14 @@ def wait_for(port, process, model):
 
 
 def evaluate(mage, name, folder, policy, *rest):
-    """Runs `mage eval` and returns its records and its summary."""
-    records, summary = folder / f"{name}.jsonl", folder / f"{name}.json"
+    """Runs `mage eval` and returns its trajectories and its summary."""
+    trajectories, summary = folder / f"{name}.jsonl", folder / f"{name}.json"
     command = [mage, "eval", "--env", "kuhn", "--episodes", "2", "--seeds", "1", "--temperature", "0", "--max-tokens", "12", "--quiet", "--json",
-               "--records", records, "--summary", summary, *policy, *rest]
+               "--trajectories", trajectories, "--summary", summary, *policy, *rest]
     done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"mage eval failed:\n{done.stderr}")
-    return [json.loads(line) for line in records.read_text().splitlines()], json.loads(summary.read_text())
+    return [json.loads(line) for line in trajectories.read_text().splitlines()], json.loads(summary.read_text())
 
 
 def main():
@@ -124,7 +124,7 @@ def main():
                 wait_for(port, process, model)
                 tasks = ["--tasks", options.tasks, "--method", ",".join(METHODS)]
                 remote, summary = evaluate(options.mage, "remote", folder, ["--endpoint", f"http://127.0.0.1:{port}", "--model", model],
-                                          "--in-flight", "4", "--thinking", "off", *tasks)
+                                          "--max-in-flight", "4", "--thinking", "off", *tasks)
             finally:
                 process.terminate()
                 process.wait(60)
@@ -137,11 +137,12 @@ def check(options, remote, local, summary):
     assert len(finished) == options.tasks * len(METHODS) == len(remote), f"{len(finished)} of {len(remote)} records are finished"
     calls = [c for r in remote for c in r["requests"]]
     assert all(c["completion"]["usage"]["prompt_tokens"] > 0 for c in calls), "a completion has no usage"
-    for entrant in summary["entrants"]:
-        asked = sum(c["asked"] for c in entrant["tally"]["calls"].values())
-        assert entrant["errors"] == 0 and entrant["tally"]["prompt_tokens"] > 0
-        print(f"{entrant['name'].rsplit('/', 1)[-1]}: {asked} requests, {entrant['tally']['prompt_tokens']} prompt tokens, "
-              f"{entrant['tally']['answer_tokens']} completion tokens")
+    for policy in summary["policies"]:
+        requests = policy["requests"]
+        count = sum(c["count"] for c in requests["by_kind"].values())
+        assert policy["errors"] == 0 and requests["prompt_tokens"] > 0
+        print(f"{policy['name'].rsplit('/', 1)[-1]}: {count} requests, {requests['prompt_tokens']} prompt tokens, "
+              f"{requests['completion_tokens']} completion tokens")
     # The first request of a task has the same prompt on both sides. mage decodes a truncated multi-byte character at the end
     # as a replacement character, vLLM omits it.
     text = lambda call: call["completion"]["text"].rstrip("\ufffd").strip()

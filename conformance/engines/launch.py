@@ -181,7 +181,7 @@ def check(mage, engines, scratch):
             (shared / "engines/SkyRL/skyrl").mkdir()
             (shared / "engines/SkyRL/skyrl/__init__.py").write_text('__version__ = "0.4.0"\n')
             (shared / "engines/SkyRL/pyproject.toml").write_text('"tinker>=0.25.0,<0.26.0"\n')
-            launched = subprocess.run([mage, "launch", target, "--model", "Qwen/Qwen3-4B", "--backend", backend, "--shared", shared,
+            launched = subprocess.run([mage, "launch", target, "--model", "Qwen/Qwen3-4B", "--backend", backend, "--shared-dir", shared,
                                        "--lora-rank", "12", "--dry-run", "--json"], capture_output=True, text=True)
             if launched.returncode:
                 raise SystemExit(f"FAILED: mage launch {target}: {launched.stderr}")
