@@ -238,7 +238,7 @@ fn with_early_stop_ablations_are_compared_by_pass_at_k() {
         summary["early_stop"] = early_stop.into();
         fs::write(dir.path().join("s.json"), summary.to_string()).unwrap();
         let cell =
-            json!({ "env": "kuhn", "method": "MAGE", "ablation": "no notes", "player": "p", "seed": 0, "command": [] });
+            json!({ "env": "kuhn", "method": "MAGE", "ablation": "no notes", "policy": "p", "seed": 0, "command": [] });
         fs::write(dir.path().join("cell.json"), cell.to_string()).unwrap();
         let report = load_report(&[dir.path().to_owned()], ReportLimits::default()).unwrap();
         figures(&report).into_iter().find(|f| f.section == "ablations").unwrap()
