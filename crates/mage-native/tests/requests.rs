@@ -44,9 +44,9 @@ fn refusal(sampler: &NativeSampler, request: SampleRequest) -> String {
 #[test]
 fn invalid_requests_are_refused_with_reasons() {
     let sampler = sampler();
-    assert_eq!(refusal(&sampler, request(0, 1, 1)), "prompt: it has no tokens; give at least one");
-    assert!(refusal(&sampler, request(9001, 1, 1)).contains("more than the context of 9000; shorten"));
-    assert!(refusal(&sampler, request(9000, 1, 1)).contains("no room for an answer"));
+    assert_eq!(refusal(&sampler, request(0, 1, 1)), "prompt: has no tokens; pass at least one");
+    assert!(refusal(&sampler, request(9001, 1, 1)).contains("exceed the context of 9000; shorten"));
+    assert!(refusal(&sampler, request(9000, 1, 1)).contains("no room for a completion"));
     assert!(
         refusal(&sampler, request(8500, 10, 1)).contains("raise cache_mib"),
         "the context is larger than the cache"
@@ -55,7 +55,7 @@ fn invalid_requests_are_refused_with_reasons() {
     unknown.weights = "unknown".into();
     assert!(refusal(&sampler, unknown).contains("published: base, policy"));
     let empty = ActionSet::new(Vec::<Vec<u32>>::new(), None, None).unwrap_err().to_string();
-    assert!(empty.contains("no answers"), "{empty}");
+    assert!(empty.contains("no completions"), "{empty}");
     let mut outside = request(3, 1, 1);
     outside.allowed = Some(ActionSet::new([[30]], None, None).unwrap());
     assert!(refusal(&sampler, outside).contains("outside the vocabulary"));
