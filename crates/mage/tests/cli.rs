@@ -318,7 +318,7 @@ fn upper_bounds_are_qualified_by_their_accuracy() {
     assert!(known.find("total ").unwrap() < known.find("Bayes-adaptive optimum").unwrap(), "{known}");
     let shown =
         stdout(&mage(&["env", "show", "tictactoe", "--oracles", "--opponent", "mcts-3,blind-row-1,blind-row-2"]));
-    assert!(shown.contains("note: estimated: an opponent here cannot state its probabilities"), "{shown}");
+    assert!(shown.contains("note: estimated: an opponent has no known action probabilities"), "{shown}");
     assert!(shown.contains("exact for the sampled move frequencies"), "{shown}");
     let known = stdout(&mage(&["env", "show", "tictactoe", "--oracles", "--opponent", "blind-row-1,blind-row-2"]));
     assert!(known.contains("all values are exact to the decimals shown"), "{known}");

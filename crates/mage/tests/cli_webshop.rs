@@ -142,7 +142,7 @@ fn a_replay_reports_skipped_entries() {
     let args = ["env", "conform", "webshop", "--golden", golden.to_str().unwrap(), "--data", folder];
     let output = mage(&args);
     assert!(output.status.success(), "{}", text(&output));
-    let said = "2 left out: entries of the product list with a duplicate id";
+    let said = "2 skipped: entries of the product list with a duplicate id";
     assert!(text(&output).contains(said), "{}", text(&output));
 }
 

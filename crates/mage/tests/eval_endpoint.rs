@@ -424,7 +424,7 @@ fn invalid_options_are_rejected_before_any_request() {
     let machine = ServerProcess::start(None);
     let cases: [(&[&str], i32, &str); 6] = [
         (&["--method", "amem"], 2, "a-mem"),
-        (&["--method", "reflexion", "--shared-memory"], 2, "no memory that tasks could share"),
+        (&["--method", "reflexion", "--shared-memory"], 2, "no memory that tasks can share"),
         (&["--price", "1"], 2, "two prices"),
         (&["--extra-body", "x"], 2, "KEY=VALUE"),
         (&["--temperature", "-1"], 2, "temperature"),

@@ -175,7 +175,7 @@ fn a_run_that_waits_for_its_engine_exits_on_the_first_ctrl_c() {
         .spawn()
         .expect("started");
     let mut lines = BufReader::new(child.stderr.take().expect("a pipe")).lines().map_while(Result::ok);
-    let waiting: Vec<String> = lines.by_ref().take_while(|l| !l.contains("waiting for it")).collect();
+    let waiting: Vec<String> = lines.by_ref().take_while(|l| !l.contains("retrying for")).collect();
     let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("sent");
     assert!(sent.success(), "{waiting:?}");
     assert_eq!(child.wait().expect("ended").code(), Some(130), "{waiting:?}");

@@ -102,7 +102,7 @@ fn a_warm_started_model_can_be_trained() {
     let output = ok(warm(&[]));
     assert!(output.contains(&format!("mage train kuhn --set model.path={model_path}")), "{output}");
     let again = warm(&[]);
-    assert!(text(&again.stderr).contains("there already"), "{}", text(&again.stderr));
+    assert!(text(&again.stderr).contains("exists already"), "{}", text(&again.stderr));
     let path = format!("model.path={model_path}");
     ok(mage(&[&["train", "kuhn", "--quiet", "--out", run_path, "--set", &path], &SMALL[..]].concat(), ""));
     // The run starts from the model and does not repeat the warm start.
