@@ -1,7 +1,7 @@
 //! Frequencies of states and actions by episode.
 //!
-//! The number of states can be in the millions: only the first ones seen are counted individually, and only the most frequent
-//! ones are reported.
+//! The number of states can be in the millions: only the first ones seen are counted individually, and only the most
+//! frequent ones are reported.
 
 use mage_core::Trajectory;
 use mage_env::ParsedAction;

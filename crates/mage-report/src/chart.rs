@@ -1,7 +1,7 @@
 //! Line charts with confidence bands, as SVG.
 //!
-//! Measured lines are coloured, upper limits are grey. Colours are attributes, so that a file is self-contained; the report
-//! page overrides them by class for its light and dark themes.
+//! Measured lines are coloured, upper limits are grey. Colours are attributes, so that a file is self-contained; the
+//! report page overrides them by class for its light and dark themes.
 
 use super::interval_estimate::score;
 use std::fmt::Write;
@@ -48,7 +48,8 @@ impl LineStyle {
         }
     }
 
-    /// Dash pattern. Lines of the same colour have different patterns, and overlapping lines show through each other's gaps.
+    /// Dash pattern. Lines of the same colour have different patterns, and overlapping lines show through each other's
+    /// gaps.
     fn dashes(self) -> &'static str {
         match self {
             LineStyle::Ceiling(dashes) => dashes,

@@ -1,7 +1,7 @@
 //! Paired comparison of methods on the same tasks.
 //!
-//! Each task set has one baseline to which all other methods are compared: the paper's method if it was evaluated, otherwise
-//! the first that is not a scripted agent.
+//! Each task set has one baseline to which all other methods are compared: the paper's method if it was evaluated,
+//! otherwise the first that is not a scripted agent.
 
 use super::{MethodResult, paper_results};
 use mage_core::{Bootstrap, MetaEpisodeResult, PairedEpisode, compare_paired};

@@ -47,7 +47,8 @@ pub fn figures(report: &Report) -> Vec<Figure> {
 struct Colours(Vec<(String, String)>);
 
 impl Colours {
-    /// Assigns colours to the paper's methods first, from the last row of Table 1 up. Runs share the colour of their method.
+    /// Assigns colours to the paper's methods first, from the last row of Table 1 up. Runs share the colour of their
+    /// method.
     fn new(report: &Report) -> Self {
         let mut all = Colours(Vec::new());
         let rank = |r: &&MethodResult| {

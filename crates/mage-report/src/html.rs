@@ -1,7 +1,7 @@
 //! The report as a self-contained HTML page.
 //!
-//! The page loads nothing from a network. Model output is embedded as escaped JSON and inserted as text, so that it cannot
-//! inject markup.
+//! The page loads nothing from a network. Model output is embedded as escaped JSON and inserted as text, so that it
+//! cannot inject markup.
 
 use super::{Figure, Report, ReportTable, chart::escape, interval_estimate::NONE};
 use serde_json::json;

@@ -74,7 +74,8 @@ fn starts_with_record(path: &Path) -> Result<bool> {
     Ok(opening == store::LINE_PREFIX)
 }
 
-/// Whether the text contains the first keys of a summary. A truncated summary counts, so that reading it reports an error.
+/// Whether the text contains the first keys of a summary. A truncated summary counts, so that reading it reports an
+/// error.
 fn is_summary(path: &Path) -> Result<bool> {
     let file = File::open(path).map_err(Error::io(path))?;
     let mut text = Vec::new();

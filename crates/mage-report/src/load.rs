@@ -243,7 +243,8 @@ pub fn load_report(paths: &[PathBuf], limits: ReportLimits) -> Result<Report> {
     Ok(report)
 }
 
-/// Names trained policies that Table 1 lacks: a run stores no trajectories on the paper's task sets, so these need `mage eval`.
+/// Names trained policies that Table 1 lacks: a run stores no trajectories on the paper's task sets, so these need
+/// `mage eval`.
 fn missing_evaluations(report: &Report) -> Option<String> {
     let evaluated = |run: &&super::TrainingRun| {
         let same = |r: &&MethodResult| (&r.env, &r.method, &r.ablation) == (&run.env, &run.method, &run.ablation);
@@ -389,8 +390,8 @@ fn read_summaries(files: &[PathBuf], notes: &mut Vec<String>) -> BTreeMap<Record
     entries
 }
 
-/// Method and policy of an evaluation without a sweep cell. The method of a scripted agent is its own name, whatever prompt
-/// method was selected: it does not represent that method.
+/// Method and policy of an evaluation without a sweep cell. The method of a scripted agent is its own name, whatever
+/// prompt method was selected: it does not represent that method.
 fn method_and_policy(policy: &PolicySummary) -> (String, String) {
     if policy.sampling.is_none() {
         return (policy.policy.clone(), "scripted".to_owned());

@@ -155,8 +155,8 @@ impl MethodResult {
         }
     }
 
-    /// Upper limits of the score. `None` with early stopping: later episodes then cover only the tasks not yet won, but the
-    /// limits cover all tasks.
+    /// Upper limits of the score. `None` with early stopping: later episodes then cover only the tasks not yet won, but
+    /// the limits cover all tasks.
     pub fn score_ceiling(&self) -> Option<&CeilingCurves> {
         self.ceiling.as_ref().filter(|_| !self.early_stop)
     }

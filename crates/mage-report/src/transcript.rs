@@ -122,7 +122,8 @@ pub(super) fn truncate(text: &str, limit: usize) -> String {
     }
 }
 
-/// Sample of meta-episodes, with as many won as other ones. Selected by hash, so that the order of arrival does not matter.
+/// Sample of meta-episodes, with as many won as other ones. Selected by hash, so that the order of arrival does not
+/// matter.
 pub(super) struct TranscriptSample {
     limit: usize,
     won: Vec<(Hash, Transcript)>,

@@ -95,7 +95,8 @@ impl std::fmt::Display for UsageError {
 
 impl std::error::Error for UsageError {}
 
-/// Whether an error is caused by arguments or input files: a [`UsageError`], or an environment's error about its options or data.
+/// Whether an error is caused by arguments or input files: a [`UsageError`], or an environment's error about its
+/// options or data.
 fn is_usage_error(e: &anyhow::Error) -> bool {
     use mage_env::Error::Write;
     let is_env_error = |cause: &(dyn std::error::Error + 'static)| {

@@ -1,7 +1,7 @@
 //! Line editor of `mage play` with arrow keys.
 //!
-//! In environments with the moves up, down, left and right, an arrow key enters the word. The line is complete after the maximum
-//! number of words or on Enter.
+//! In environments with the moves up, down, left and right, an arrow key enters the word. The line is complete after
+//! the maximum number of words or on Enter.
 
 use crossterm::{
     event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, read},

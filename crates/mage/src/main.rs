@@ -6,8 +6,8 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Stack size. Oracles recurse over episodes and turns, and a thousand episodes exceed the stack of the main thread. The memory is
-/// reserved, not committed.
+/// Stack size. Oracles recurse over episodes and turns, and a thousand episodes exceed the stack of the main thread.
+/// The memory is reserved, not committed.
 const STACK_SIZE: usize = 1 << 30;
 
 fn main() -> ExitCode {

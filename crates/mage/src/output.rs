@@ -1,4 +1,5 @@
-//! Terminal output: results on stdout; progress, hints, warnings and errors on stderr. With `--json`, stdout has JSON lines only.
+//! Terminal output: results on stdout; progress, hints, warnings and errors on stderr. With `--json`, stdout has JSON
+//! lines only.
 
 use anstyle::{AnsiColor, Style};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};

@@ -91,8 +91,8 @@ pub(crate) fn read_population(env_spec: &dyn EnvSpec, name: &str) -> anyhow::Res
     Population::from_file(path).map_err(usage)
 }
 
-/// Finds an opponent by its name in the population, by its kind, or by its name in a built-in population, and assigns it to the
-/// split. An unknown name becomes a kind, which the environment then rejects.
+/// Finds an opponent by its name in the population, by its kind, or by its name in a built-in population, and assigns
+/// it to the split. An unknown name becomes a kind, which the environment then rejects.
 fn member(env_spec: &dyn EnvSpec, population: &Population, name: &str, split: &str) -> PopulationMember {
     let named = |p: &Population| p.opponents.iter().find(|m| m.spec.name == name).cloned();
     let is_kind = || env_spec.info().opponents.iter().any(|(kind, _)| kind == name);

@@ -115,7 +115,7 @@ fn generated_games_can_be_played_and_invalid_files_are_reported() {
     assert!(text(&output).contains(files[2]) && text(&output).contains("EOF while parsing"), "{}", text(&output));
     let output = mage(&[&eval[..], &["--skip-bad", "--quiet"]].concat());
     assert!(output.status.success(), "{}", text(&output));
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("skipped: ") && said.contains(files[2]), "{said}");
+    let warnings = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(warnings.contains("skipped: ") && warnings.contains(files[2]), "{warnings}");
     assert_eq!(won(&serde_json::from_slice(&output.stdout).unwrap(), 0), 1.0);
 }

@@ -70,8 +70,8 @@ fn the_score_of_a_truncated_episode_is_its_reward() {
     std::fs::write(&path, "########\n#@$.   #\n#  $  .#\n########\n").unwrap();
     let levels = format!("levels={}", path.display());
     let args = ["play", "sokoban", "--episodes", "1", "--max-turns", "1", "--option", &levels];
-    let said = stdout(&mage_with_input(&args, "r\n"));
-    assert!(said.contains("No turns left.") && said.contains("total +0.9"), "{said}");
+    let shown = stdout(&mage_with_input(&args, "r\n"));
+    assert!(shown.contains("No turns left.") && shown.contains("total +0.9"), "{shown}");
     let events = stdout(&mage_with_input(&[&args[..], &["--json"]].concat(), "right\n"));
     let finished: Value = serde_json::from_str(events.lines().last().unwrap()).unwrap();
     assert!((finished["results"][0]["score"].as_f64().unwrap() - 0.9).abs() < 1e-6, "{finished}");
@@ -107,9 +107,9 @@ fn upper_bounds_are_reported_by_split() {
 
 #[test]
 fn splits_are_listed_with_their_maximum_turns() {
-    let said = stdout(&mage(&["env", "show", "sokoban"]));
+    let shown = stdout(&mage(&["env", "show", "sokoban"]));
     for split in ["train", "in-domain", "out-of-domain", "boxoban", "boxoban-medium", "boxoban-hard"] {
-        assert!(said.lines().any(|l| l.split_whitespace().next() == Some(split)), "{split}: {said}");
+        assert!(shown.lines().any(|l| l.split_whitespace().next() == Some(split)), "{split}: {shown}");
     }
     let report = json(&mage(&["env", "show", "sokoban", "--json", "--option", "moves_per_action=1"]));
     let turns = |name: &str| {
@@ -235,8 +235,8 @@ fn recordings_of_the_original_are_compared() {
     let incomplete = json(&conform(&room("10.9").replace("\"steps\"", "\"stesp\"")));
     assert_eq!(incomplete["skipped"]["steps of records without `steps`"], 1);
     assert!(incomplete["compared"].get("steps").is_none());
-    let said = mage(&["env", "conform", "sokoban", "--golden", path.to_str().unwrap()]);
-    assert!(stdout(&said).contains("1 with the unknown key `stesp`, which was ignored"), "{}", stdout(&said));
+    let output = mage(&["env", "conform", "sokoban", "--golden", path.to_str().unwrap()]);
+    assert!(stdout(&output).contains("1 with the unknown key `stesp`, which was ignored"), "{}", stdout(&output));
     let unreadable = conform("{}\n");
     assert_eq!(unreadable.status.code(), Some(2));
     assert!(stderr(&unreadable).contains("line 1: not a recorded room"));

@@ -115,9 +115,9 @@ fn invalid_catalogues_are_reported_with_file_and_field() {
 
     // Silent defaults of the original cause a warning.
     write(&format!("[{}]", good.replace("\"pricing\": \"$5\", ", "")));
-    let said = text(&mage_with_input(&[&play[..], &["--split", "train"]].concat(), "search[cup]\nq\n"));
-    assert!(said.contains("warning: 1 entry of the product list without a price: each costs $100"), "{said}");
-    assert!(said.contains("$100.0"), "{said}");
+    let shown = text(&mage_with_input(&[&play[..], &["--split", "train"]].concat(), "search[cup]\nq\n"));
+    assert!(shown.contains("warning: 1 entry of the product list without a price: each costs $100"), "{shown}");
+    assert!(shown.contains("$100.0"), "{shown}");
 
     // An empty split is an error with the reason.
     write(&format!("[{good}]"));
@@ -142,8 +142,8 @@ fn a_replay_reports_skipped_entries() {
     let args = ["env", "conform", "webshop", "--golden", golden.to_str().unwrap(), "--data", folder];
     let output = mage(&args);
     assert!(output.status.success(), "{}", text(&output));
-    let said = "2 skipped: entries of the product list with a duplicate id";
-    assert!(text(&output).contains(said), "{}", text(&output));
+    let expected = "2 skipped: entries of the product list with a duplicate id";
+    assert!(text(&output).contains(expected), "{}", text(&output));
 }
 
 #[test]
@@ -160,16 +160,16 @@ fn invalid_recordings_are_reported_with_line_and_key() {
         text(&output)
     };
     // Without data files next to the recording: the error names the directory and the option.
-    let said = conform(&["searches.jsonl"]);
-    assert!(said.contains(".: neither items_shuffle.json nor ") && said.contains("with --data"), "{said}");
-    let said = conform(&["no.jsonl"]);
-    assert!(said.contains("cannot read no.jsonl"), "{said}");
+    let error = conform(&["searches.jsonl"]);
+    assert!(error.contains(".: neither items_shuffle.json nor ") && error.contains("with --data"), "{error}");
+    let error = conform(&["no.jsonl"]);
+    assert!(error.contains("cannot read no.jsonl"), "{error}");
     // The default data directory is found without options.
     let cup = r#"[{"asin": "B01", "name": "Red Cup", "full_description": "", "small_description": [], "pricing": "$5",
         "customization_options": {}, "category": "garden", "query": "cups", "product_category": "A"}]"#;
     std::fs::create_dir_all(dir.path().join("data/webshop")).unwrap();
     std::fs::write(dir.path().join("data/webshop/items_shuffle.json"), cup).unwrap();
     std::fs::write(dir.path().join("data/webshop/items_ins_v2.json"), "{}").unwrap();
-    let said = conform(&["searches.jsonl"]);
-    assert!(said.contains("searches.jsonl, line 1: unknown key `seeed`"), "{said}");
+    let error = conform(&["searches.jsonl"]);
+    assert!(error.contains("searches.jsonl, line 1: unknown key `seeed`"), "{error}");
 }

@@ -114,7 +114,8 @@ fn intervals_have_the_nominal_coverage() {
     let runtime = runtime(2).unwrap();
     let (runs, tasks, p) = (300, 80, 0.3);
     let bootstrap = Bootstrap { resamples: 300, ..Bootstrap::default() };
-    // Win rate of episode 1, Pass@3, score of episode 2; pooled over two seeds: win rate and Pass@3; difference of two agents: win rate.
+    // Win rate of episode 1, Pass@3, score of episode 2; pooled over two seeds: win rate and Pass@3; difference of two
+    // agents: win rate.
     let mut covered = [0_u32; 6];
     let (mut rejected, mut found) = (0, 0);
     for run in 0..runs {
@@ -139,7 +140,8 @@ fn intervals_have_the_nominal_coverage() {
         rejected += u32::from(compare_paired(&first, &second, 1, bootstrap)[0].won.p_value < 0.05);
         found += u32::from(comparison.won.p_value < 0.05);
     }
-    // 95 % of 300 are 285; four standard errors are 15. Percentile bootstraps of 80 tasks have one or two percent less coverage.
+    // 95 % of 300 are 285; four standard errors are 15. Percentile bootstraps of 80 tasks have one or two percent less
+    // coverage.
     for (metric, count) in covered.into_iter().enumerate() {
         assert!((265..=300).contains(&count), "interval {metric} covered {count} of {runs}");
     }

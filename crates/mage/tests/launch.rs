@@ -26,7 +26,7 @@ struct Sandbox {
 impl Sandbox {
     fn new() -> Self {
         let sandbox = Sandbox { dir: tempfile::tempdir().expect("a folder") };
-        fs::create_dir_all(sandbox.path("bin")).expect("made");
+        fs::create_dir_all(sandbox.path("bin")).expect("created");
         sandbox
     }
 
@@ -37,7 +37,7 @@ impl Sandbox {
     /// Creates an executable bash script.
     fn program(&self, path: &str, body: &str) {
         let path = self.path(path);
-        fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        fs::create_dir_all(path.parent().expect("a folder")).expect("created");
         fs::write(&path, format!("#!/usr/bin/env bash\n{body}\n")).expect("written");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("set");
     }
@@ -237,7 +237,7 @@ fn skyrl_repository(dir: &Path) -> bool {
         ];
         Command::new("git").args(config).args(args).current_dir(dir).stdout(Stdio::null()).status()
     };
-    fs::create_dir_all(dir.join("skyrl")).expect("made");
+    fs::create_dir_all(dir.join("skyrl")).expect("created");
     if git(&["init", "-q"]).is_err() {
         eprintln!("SKIPPED: git is not installed");
         return false;

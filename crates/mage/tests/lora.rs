@@ -152,7 +152,7 @@ fn adapters_can_be_scored_sampled_and_merged() {
         );
     }
     let equals = dir.path().join("x=y").display().to_string();
-    fs::create_dir(&equals).expect("made");
+    fs::create_dir(&equals).expect("created");
     for file in ["adapter_config.json", "adapter_model.safetensors"] {
         fs::copy(Path::new(&a).join(file), Path::new(&equals).join(file)).expect("copied");
     }
@@ -171,8 +171,8 @@ fn hub_names_are_resolved_in_the_cache() {
     let model = create_model(dir.path());
     let home = dir.path().join("home");
     let repo = home.join("hub/models--org--tiny");
-    fs::create_dir_all(repo.join("snapshots")).expect("made");
-    fs::create_dir_all(repo.join("refs")).expect("made");
+    fs::create_dir_all(repo.join("snapshots")).expect("created");
+    fs::create_dir_all(repo.join("refs")).expect("created");
     fs::rename(&model, repo.join("snapshots/abc123")).expect("moved");
     fs::write(repo.join("refs/main"), "abc123").expect("written");
     let mage =

@@ -96,8 +96,8 @@ fn a_run_killed_at_any_time_resumes_with_identical_results() {
     let length = started.elapsed();
     let expected = result(&whole);
 
-    // Twenty kill times, spread over the run including start-up and checkpoints. Later runs may be faster than the first: if a run
-    // finishes before its kill time, the next kill times are earlier.
+    // Twenty kill times, spread over the run including start-up and checkpoints. Later runs may be faster than the
+    // first: if a run finishes before its kill time, the next kill times are earlier.
     let mut kills = 0;
     let mut missed = 0;
     let mut run = 0;
@@ -430,13 +430,13 @@ fn a_run_started_on_a_missing_gpu_resumes_on_the_cpu_with_a_warning() {
         metrics == fs::read(run.join("metrics.jsonl")).unwrap(),
         "metrics are not truncated before the run can resume"
     );
-    let said = String::from_utf8(ok(&mut resume(&run, &["--device", "cpu"])).stderr).unwrap();
-    assert!(said.contains("a run started on cuda:0: once a "), "{said}");
+    let warnings = String::from_utf8(ok(&mut resume(&run, &["--device", "cpu"])).stderr).unwrap();
+    assert!(warnings.contains("a run started on cuda:0: once a "), "{warnings}");
     assert!(result(&run) == expected);
     // The next resumption on the CPU prints no warning.
     fs::remove_file(run.join("result.json")).unwrap();
-    let said = String::from_utf8(ok(&mut resume(&run, &[])).stderr).unwrap();
-    assert!(!said.contains("a run started on"), "{said}");
+    let warnings = String::from_utf8(ok(&mut resume(&run, &[])).stderr).unwrap();
+    assert!(!warnings.contains("a run started on"), "{warnings}");
     change("recipe.resolved.toml", "device = \"cpu\"", "device = \"cuda:0\"");
     // The policy can be played against without a GPU.
     ok(mage(&["play", "--seed", "1", "--against"]).arg(&run));
@@ -526,7 +526,8 @@ fn a_run_stopped_by_ctrl_c_resumes_with_identical_results_with_and_without_overl
         ok(&mut train(&whole, &more));
         let mut child = train(&cut, &more).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
-        // Stop in the middle of the run. If the run is faster than this test, there is nothing to check and the test passes.
+        // Stop in the middle of the run. If the run is faster than this test, there is nothing to check and the test
+        // passes.
         while !fs::read_to_string(cut.join("metrics.jsonl")).is_ok_and(|m| m.lines().count() >= 2) {
             assert!(Instant::now() < deadline);
             std::thread::sleep(Duration::from_millis(2));

@@ -32,8 +32,8 @@ pub(crate) struct EvalArgs {
     /// Environment
     #[arg(long, default_value = "kuhn")]
     pub(crate) env: String,
-    /// Task set of the paper, in or out of domain, instead of --env, --population, --opponent, --seat and --split; `list`
-    /// lists them
+    /// Task set of the paper, in or out of domain, instead of --env, --population, --opponent, --seat and --split;
+    /// `list` lists them
     #[arg(long, value_name = "NAME", conflicts_with_all = ["env", "population", "opponent", "seat", "split"])]
     pub(crate) preset: Option<String>,
     /// Policies: random, a scripted agent (`mage env show` lists them), a run directory, or a model (a directory, or

@@ -12,8 +12,8 @@ use std::path::PathBuf;
 
 /// Train language-model agents that adapt within a context window.
 ///
-/// In a meta-episode, an agent plays several episodes of the same task, or against the same hidden opponent, and writes a
-/// reflection after each. Training maximises the improvement from the first episode to the last.
+/// In a meta-episode, an agent plays several episodes of the same task, or against the same hidden opponent, and writes
+/// a reflection after each. Training maximises the improvement from the first episode to the last.
 #[derive(Debug, Parser)]
 #[command(name = "mage", version, propagate_version = true, arg_required_else_help = true)]
 #[command(

@@ -127,9 +127,9 @@ pub(crate) struct ModelGenerateArgs {
     pub(crate) model: String,
     #[command(flatten)]
     pub(crate) input: PromptInput,
-    /// LoRA adapter to apply: a PEFT directory, or org/name[@revision]. Can be repeated, with a label each; all adapters
-    /// generate in one batch, and `base` is the model without an adapter. An existing directory with `=` in its name is
-    /// not split
+    /// LoRA adapter to apply: a PEFT directory, or org/name[@revision]. Can be repeated, with a label each; all
+    /// adapters generate in one batch, and `base` is the model without an adapter. An existing directory with `=` in
+    /// its name is not split
     #[arg(long, value_name = "[NAME=]ADAPTER")]
     pub(crate) adapter: Vec<String>,
     /// Enable thinking mode (with --chat)

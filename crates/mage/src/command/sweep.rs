@@ -84,7 +84,8 @@ pub(crate) fn run(app: &App, args: &SweepArgs, out: &Output) -> anyhow::Result<(
     SweepRunner { app, args, out, dir, sweep, stop, ceilings: CeilingCache::default() }.run(&cells)
 }
 
-/// The default directory: sweeps/table1 for `table1`, sweeps/paper-table1 for `paper/table1`, sweeps/mine for `dir/mine.toml`.
+/// The default directory: sweeps/table1 for `table1`, sweeps/paper-table1 for `paper/table1`, sweeps/mine for
+/// `dir/mine.toml`.
 fn default_dir(name: &str) -> PathBuf {
     let path = Path::new(name);
     let name = match path.extension() {

@@ -10,7 +10,8 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-/// The mage binary without colour settings, input or GPUs: expected values are those of the CPU, and GPUs have separate tests.
+/// The mage binary without colour settings, input or GPUs: expected values are those of the CPU, and GPUs have separate
+/// tests.
 pub(crate) fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mage"));
     command.env_remove("NO_COLOR").env_remove("CLICOLOR_FORCE").env("CUDA_VISIBLE_DEVICES", "").stdin(Stdio::null());
@@ -57,8 +58,8 @@ pub(crate) fn json(output: &Output) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-/// A directory of test data that is not part of the repository: in `MAGE_DATA`, or else in `data/` at the root of the workspace.
-/// Prints a message if it is missing.
+/// A directory of test data that is not part of the repository: in `MAGE_DATA`, or else in `data/` at the root of the
+/// workspace. Prints a message if it is missing.
 pub(crate) fn data(name: &str) -> Option<PathBuf> {
     let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data");
     let folder = std::env::var_os("MAGE_DATA").map_or_else(default, PathBuf::from).join(name);

@@ -124,7 +124,8 @@ fn check_engines(app: &App, recipe: &Recipe, checks: &mut Checks<'_>) -> anyhow:
     Ok(())
 }
 
-/// Compares the trainer's weights with the local model's. A reachable trainer that does not return a fingerprint fails the check.
+/// Compares the trainer's weights with the local model's. A reachable trainer that does not return a fingerprint fails
+/// the check.
 fn compare(
     recipe: &Recipe,
     model: &ModelDescription,
@@ -167,8 +168,8 @@ pub(super) fn match_within(a: &Fingerprint, b: &Fingerprint, tolerance: f32) -> 
 
 /// The native engine's log-probabilities of the test sequence, in fp32.
 fn native_fingerprint(recipe: &Recipe, model: &ModelDescription) -> anyhow::Result<Fingerprint> {
-    let place = SamplerOptions { device: Device::Cpu, threads: recipe.engine.threads, ..SamplerOptions::default() };
-    let (sampler, _) = mage_train::engines::sampler(&recipe.model.path, place)?;
+    let options = SamplerOptions { device: Device::Cpu, threads: recipe.engine.threads, ..SamplerOptions::default() };
+    let (sampler, _) = mage_train::engines::sampler(&recipe.model.path, options)?;
     let tokens = Fingerprint::tokens(model.config.vocab_size);
     let request = ScoreRequest { tokens, from: 1, ..ScoreRequest::default() };
     Ok(Fingerprint(block_on(sampler.score(request))?.logprobs))

@@ -230,7 +230,8 @@ impl PlotFormat {
     }
 }
 
-/// A runtime that shuts down in the background: a blocking thread that awaits embeddings would otherwise delay the exit.
+/// A runtime that shuts down in the background: a blocking thread that awaits embeddings would otherwise delay the
+/// exit.
 struct BackgroundRuntime(Option<Runtime>);
 
 impl BackgroundRuntime {

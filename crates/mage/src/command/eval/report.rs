@@ -99,7 +99,8 @@ impl<'a> PolicyReport<'a> {
         let measure = |results: &[(usize, MetaEpisodeResult)]| {
             summarise(results, args.episodes, UnplayedEpisodes::NotCounted, bootstrap)
         };
-        // With early stopping, later episodes cover only the tasks not yet won, but upper bounds of scores cover all tasks.
+        // With early stopping, later episodes cover only the tasks not yet won, but upper bounds of scores cover all
+        // tasks.
         let score_ceilings = ceilings.filter(|_| !args.early_stop);
         let relative = score_ceilings.map(|c| {
             let curves = Ceiling { memoryless: c.mean.memoryless.clone(), adaptive: c.mean.sum.by_episode.clone() };

@@ -1,7 +1,7 @@
 //! `mage launch`: launch scripts for trainer and inference servers.
 //!
-//! Renders templates and starts nothing. The scripts start other projects' programs (SkyRL, vLLM, Ray, Slurm, Kubernetes), whose
-//! flags change often: review and adapt the files.
+//! Renders templates and starts nothing. The scripts start other projects' programs (SkyRL, vLLM, Ray, Slurm,
+//! Kubernetes), whose flags change often: review and adapt the files.
 
 mod render;
 

@@ -26,7 +26,8 @@ pub(super) fn files(args: &LaunchArgs) -> Vec<(&'static str, String)> {
     templates(args.target).into_iter().map(|(name, template)| (name, render(template, args))).collect()
 }
 
-/// Whether separate vLLM servers sample. SkyRL's GPU backends include vLLM engines, the only way to sample their weights.
+/// Whether separate vLLM servers sample. SkyRL's GPU backends include vLLM engines, the only way to sample their
+/// weights.
 pub(super) fn pooled(args: &LaunchArgs) -> bool {
     matches!(args.backend, TrainerBackend::Jax)
 }

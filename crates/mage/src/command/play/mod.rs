@@ -201,7 +201,8 @@ impl PlaySession<'_> {
         }
     }
 
-    /// A line of input, on a terminal with arrow keys if the environment has such moves; `None` at the end of the input.
+    /// A line of input, on a terminal with arrow keys if the environment has such moves; `None` at the end of the
+    /// input.
     fn read_line(&self, phrase: Option<ActionPhrase>) -> std::io::Result<Option<String>> {
         let has_arrows = |p: &ActionPhrase| ["up", "down", "left", "right"].iter().all(|word| p.words.contains(word));
         if let Some(phrase) = phrase.filter(has_arrows).filter(|_| !self.out.json && stdin().is_terminal()) {
@@ -361,8 +362,8 @@ fn in_brackets(action: &str) -> Option<&str> {
     action.split_once('[')?.1.strip_suffix(']')
 }
 
-/// Completes a prefix: of a legal action, of the argument of a legal action such as `click[next >]`, or of each word where actions
-/// are phrases. Other text is returned unchanged.
+/// Completes a prefix: of a legal action, of the argument of a legal action such as `click[next >]`, or of each word
+/// where actions are phrases. Other text is returned unchanged.
 pub(super) fn complete(input: &str, legal: &[String], phrase: Option<ActionPhrase>) -> String {
     if let Some(phrase) = phrase {
         let parts = input.split([',', ' ']).filter(|part| !part.is_empty());

@@ -1,6 +1,7 @@
 //! `mage play --against RUN`: a game between a person and a trained policy.
 //!
-//! The game runs on its own thread, which requests the person's moves over channels. If the person quits, the thread is abandoned.
+//! The game runs on its own thread, which requests the person's moves over channels. If the person quits, the thread is
+//! abandoned.
 
 use super::{complete, list_actions, plural, seed_from_clock};
 use crate::{
