@@ -225,7 +225,9 @@ fn recordings_of_the_original_are_compared() {
     assert_eq!(bad.status.code(), Some(1));
     let report: Value = serde_json::from_slice(&bad.stdout).unwrap();
     assert_eq!(report["different"], 1);
-    assert!(report["first"]["location"].as_str().unwrap().contains("line 1 (seed 1, 3 by 5, 1 boxes), step 1 (action 4)"));
+    assert!(
+        report["first"]["location"].as_str().unwrap().contains("line 1 (seed 1, 3 by 5, 1 boxes), step 1 (action 4)")
+    );
     assert!(report["first"]["expected"].as_str().unwrap().contains("10.8"));
     // Missing and misspelt keys are reported.
     let incomplete = json(&conform(&room("10.9").replace("\"shortest\"", "\"shortst\"")));
