@@ -51,12 +51,7 @@ impl Error {
     /// An [`Error::Unknown`] that points at the nearest of the `known` names.
     pub fn unknown<S: Into<String>>(what: &'static str, name: &str, known: impl IntoIterator<Item = S>) -> Self {
         let known: Vec<String> = known.into_iter().map(Into::into).collect();
-        let nearest = known
-            .iter()
-            .map(|k| (strsim::damerau_levenshtein(&k.to_lowercase(), &name.to_lowercase()), k))
-            .filter(|(distance, k)| *distance <= 1 + k.chars().count() / 3)
-            .min()
-            .map(|(_, k)| k.clone());
+        let nearest = nearest_name(name, known.iter().map(String::as_str)).map(str::to_owned);
         Error::Unknown { what, name: name.to_owned(), nearest, known }
     }
 
@@ -64,6 +59,16 @@ impl Error {
     pub fn invalid(location: impl Into<String>, problem: impl Into<String>) -> Self {
         Error::Invalid { location: location.into(), problem: problem.into() }
     }
+}
+
+/// The known name with the smallest edit distance to `name`, if it is near enough to be suggested. Ignores case.
+pub fn nearest_name<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
+    known
+        .into_iter()
+        .map(|k| (strsim::damerau_levenshtein(&k.to_lowercase(), &name.to_lowercase()), k))
+        .filter(|(distance, k)| *distance <= 1 + k.chars().count() / 3)
+        .min()
+        .map(|(_, k)| k)
 }
 
 fn hint(nearest: &Option<String>, known: &[String]) -> String {

@@ -46,7 +46,7 @@ pub use worlds::{alfworld, sokoban, webshop};
 pub use conformance::{Conformance, Difference};
 pub use env::{ActionPhrase, Anchor, End, Env, Observation, Outcome, ParsedAction, Step};
 pub use env_info::{EnvInfo, OptionDoc};
-pub use error::{Error, Result};
+pub use error::{Error, Result, nearest_name};
 pub use game::{
     ActionId, ActionList, ActionProbs, CurrentPlayer, Game, MAX_PLAYERS, Opponent, TextGame, UniformOpponent, draw,
     draw_uniform,

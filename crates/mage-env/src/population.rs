@@ -23,7 +23,7 @@
 //! assert_eq!(population.in_split("train").unwrap().len(), 1);
 //! ```
 
-use crate::{EnvId, Error, OpponentSpec, OptionMap, Result, Seed, Task, deserialize};
+use crate::{EnvId, Error, OpponentSpec, OptionMap, Result, Seed, Task, deserialize, nearest_name};
 use mage_rng::weighted_index;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::Path};
@@ -158,10 +158,9 @@ impl Population {
                 return Err(Error::invalid(at, Error::unknown("split", s, self.splits()).to_string()));
             }
             // Other keys are parameters of the kind, which cannot detect a misspelt `weight` or `splits`.
-            let own_keys = ["weight", "splits"];
-            let near = |key: &&String| own_keys.iter().find(|o| strsim::damerau_levenshtein(o, key) <= 2);
-            if let Some((key, meant)) = m.spec.params.0.keys().find_map(|key| Some((key, near(&key)?))) {
-                return Err(Error::invalid(at, format!("unknown key `{key}`: did you mean `{meant}`?")));
+            let near = |key: &String| nearest_name(key, ["weight", "splits"]);
+            if let Some((key, nearest)) = m.spec.params.0.keys().find_map(|key| Some((key, near(key)?))) {
+                return Err(Error::invalid(at, format!("unknown key `{key}`: did you mean `{nearest}`?")));
             }
             if self.opponents[..i].iter().any(|o| o.spec.name == m.spec.name) {
                 return Err(Error::invalid(at, "the name is taken; give each opponent its own"));

@@ -2,6 +2,7 @@
 
 use super::{Recipe, builtin, explain};
 use crate::{Error, Result};
+use mage_env::nearest_name;
 use std::path::Path;
 use toml::{Table, Value};
 
@@ -25,10 +26,9 @@ impl Composer {
         let path = Path::new(name);
         if !path.exists() {
             let known = builtin::builtin_names();
-            let near = nearest(name, known.iter().map(String::as_str));
-            let hint = near.map_or_else(String::new, |n| format!("; did you mean `{n}`?"));
-            let problem =
-                format!("neither a file nor an embedded recipe or method{hint} (known: {})", known.join(", "));
+            let hint = nearest_name(name, known.iter().map(String::as_str))
+                .map_or_else(|| format!("; known: {}", known.join(", ")), |n| format!(": did you mean `{n}`?"));
+            let problem = format!("neither a file nor an embedded recipe or method{hint}");
             return Err(Error::Recipe { location: name.to_owned(), problem });
         }
         let text = std::fs::read_to_string(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
@@ -133,15 +133,6 @@ fn flatten(prefix: &str, value: &Value, out: &mut std::collections::BTreeMap<Str
         }
         other => drop(out.insert(prefix.to_owned(), other.to_string())),
     }
-}
-
-/// The known name with the smallest edit distance to `name`, if one is near enough.
-pub(super) fn nearest<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
-    known
-        .map(|k| (strsim::damerau_levenshtein(k, name), k))
-        .filter(|(d, k)| *d <= (k.len().max(name.len()) / 2).max(2))
-        .min_by_key(|(d, _)| *d)
-        .map(|(_, k)| k)
 }
 
 #[cfg(test)]

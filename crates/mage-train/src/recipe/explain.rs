@@ -1,7 +1,8 @@
 //! Explanations of recipe keys, and checks for unknown keys.
 
-use super::{Recipe, compose::nearest, sections as s};
+use super::{Recipe, sections as s};
 use crate::{Error, Result};
+use mage_env::nearest_name;
 use toml::{Table, Value};
 
 /// One key of a recipe.
@@ -183,11 +184,11 @@ fn unknown(key: &str, location: &str) -> Error {
     let sections = || SECTIONS.iter().map(|(name, _)| *name).filter(|name| !name.is_empty());
     let near = foreign
         .or_else(other_section)
-        .or_else(|| nearest(key, known.iter().map(String::as_str)))
-        .or_else(|| nearest(key, sections()));
+        .or_else(|| nearest_name(key, known.iter().map(String::as_str)))
+        .or_else(|| nearest_name(key, sections()));
     let hint =
-        near.map_or_else(|| "`mage recipe explain` lists all keys".to_owned(), |n| format!("did you mean `{n}`?"));
-    Error::Recipe { location: location.to_owned(), problem: format!("there is no key `{key}`; {hint}") }
+        near.map_or_else(|| "; `mage recipe explain` lists all keys".to_owned(), |n| format!(": did you mean `{n}`?"));
+    Error::Recipe { location: location.to_owned(), problem: format!("unknown key `{key}`{hint}") }
 }
 
 #[cfg(test)]
@@ -223,7 +224,7 @@ mod tests {
     fn keys_are_explained_singly_and_by_section() {
         assert_eq!(explain("optim.updates").unwrap().len(), 1);
         assert!(explain("optim").unwrap().len() > 5);
-        assert!(explain("optmi").unwrap_err().to_string().contains("no key `optmi`"));
+        assert!(explain("optmi").unwrap_err().to_string().contains("unknown key `optmi`: did you mean `optim`?"));
         assert!(explain("").unwrap().iter().all(|f| f.description.ends_with('.')), "every explanation is a sentence");
     }
 }
