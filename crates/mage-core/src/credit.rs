@@ -253,8 +253,9 @@ impl<'a> EpisodeCredit<'a> {
     }
 }
 
-/// Overwrites the credit of each turn, and sets the score of each episode. An episode without turns (its meta-episode
-/// ended after a reflection) has no credit and is not compared with.
+/// Overwrites the credit of each turn, and sets the score of each episode. With differential credit, the last turn
+/// gets the differential return: the episode's return minus that of the previous episode (equations 5 and 6). An
+/// episode without turns (its meta-episode ended after a reflection) has no credit and is skipped in the difference.
 fn apply_assignment(episodes: &mut [EpisodeCredit<'_>], assignment: CreditAssignment) {
     let final_played = episodes.iter().rposition(|e| !e.turns.is_empty());
     let mut previous = 0.0;

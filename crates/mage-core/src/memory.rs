@@ -4,6 +4,10 @@
 //! each episode. Either may need requests of its own: it returns [`MemoryStep::Request`] and is called again with all
 //! completions so far, until it returns [`MemoryStep::Done`]. A memory therefore stores no partial conversation and can
 //! be replayed.
+//!
+//! A reflection is the text between `<remark>` and `</remark>` at the end of a completion. Later prompts show it after
+//! `Your note:` below the heading `What you remember of earlier episodes of this task:` (template
+//! `prompts/shared/memory.jinja`).
 
 use crate::{
     Completion, EpisodeConfig, Message, RequestBody, RequestKind, Result,

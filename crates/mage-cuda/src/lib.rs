@@ -41,7 +41,9 @@ pub use buffer::{DeviceBuffer, Pod};
 pub use device::{CudaDevice, DeviceInfo};
 pub use error::{CudaError, Result};
 pub use library_search::{LibrarySearch, LibraryStatus, find_libraries};
-pub use lora::{CudaAdapter, GpuLoraGroupLayout, GpuLoraLayout, GpuLoraProjectionLayout, LORA_GROUPS, WeightsRef};
+pub use lora::{
+    CudaAdapter, GpuLoraGroupLayout, GpuLoraLayout, GpuLoraProjectionLayout, NUM_PROJECTION_GROUPS, WeightsRef,
+};
 pub use model::{CudaModel, CudaWeights};
 pub use nvrtc::{MAX_GROUP_SIZE, MAX_HEAD_DIM, is_compiling};
 pub use runner::{GpuSequenceSlice, ModelRunner, StepBatch};

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// Projections of a layer with the same input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ProjectionGroup {
+pub(crate) enum GpuProjectionGroup {
     Qkv,
     Out,
     GateUp,
@@ -21,7 +21,7 @@ pub(crate) enum ProjectionGroup {
 }
 
 /// Number of projection groups per layer.
-pub const LORA_GROUPS: usize = 4;
+pub const NUM_PROJECTION_GROUPS: usize = 4;
 
 /// B matrix of one projection. It reads the A output from `rank_offset` on and adds to the group's outputs from
 /// `output_offset` on.
@@ -56,7 +56,7 @@ pub struct GpuLoraLayout {
     /// Scale of the adapter's output.
     pub scale: f32,
     /// By layer and projection group: QKV; attention output; gate and up; down.
-    pub layers: Vec<[Option<GpuLoraGroupLayout>; LORA_GROUPS]>,
+    pub layers: Vec<[Option<GpuLoraGroupLayout>; NUM_PROJECTION_GROUPS]>,
     /// Number of parameters.
     pub len: usize,
 }
@@ -114,21 +114,21 @@ impl CudaModel {
     }
 }
 
-/// An adapter with a buffer for its A output.
+/// An adapter with scratch memory for its A output.
 #[derive(Clone, Copy)]
-pub(crate) struct GpuLoraSegment<'a> {
+pub(crate) struct LoraWithScratch<'a> {
     pub(crate) adapter: &'a CudaAdapter,
     /// Buffer for the output of the A matrices.
     pub(crate) lora_a_out: u64,
 }
 
-impl<'a> GpuLoraSegment<'a> {
+impl<'a> LoraWithScratch<'a> {
     /// Uses `lora_a_out` as the buffer for the A output.
     pub(crate) fn new(adapter: Option<&'a CudaAdapter>, lora_a_out: &DeviceBuffer<u16>) -> Option<Self> {
-        adapter.map(|adapter| GpuLoraSegment { adapter, lora_a_out: lora_a_out.at(0) })
+        adapter.map(|adapter| LoraWithScratch { adapter, lora_a_out: lora_a_out.at(0) })
     }
 
-    fn group(&self, layer: usize, group: ProjectionGroup) -> Option<&'a GpuLoraGroupLayout> {
+    fn group(&self, layer: usize, group: GpuProjectionGroup) -> Option<&'a GpuLoraGroupLayout> {
         self.adapter.layout.layers[layer][group as usize].as_ref()
     }
 
@@ -156,7 +156,7 @@ impl<'a> GpuLoraSegment<'a> {
         &self,
         s: &Stream,
         cublas: &mut CublasLt,
-        (layer, group): (usize, ProjectionGroup),
+        (layer, group): (usize, GpuProjectionGroup),
         n: usize,
         x: Matrix,
         y: Matrix,
@@ -179,7 +179,7 @@ impl<'a> GpuLoraSegment<'a> {
         &self,
         s: &Stream,
         cublas: &mut CublasLt,
-        (layer, group): (usize, ProjectionGroup),
+        (layer, group): (usize, GpuProjectionGroup),
         n: usize,
         dy: Matrix,
         dx: Matrix,
@@ -222,7 +222,7 @@ impl<'a> GpuLoraSegment<'a> {
         &self,
         s: &Stream,
         cublas: &mut CublasLt,
-        (layer, group): (usize, ProjectionGroup),
+        (layer, group): (usize, GpuProjectionGroup),
         n: usize,
         dy: Matrix,
         x: Matrix,

@@ -4,7 +4,7 @@ use crate::buffer::DeviceBuffer;
 use crate::device::CudaDevice;
 use crate::error::{CudaError, Result};
 use crate::gemm::{CublasLt, GemmKind, Matrix};
-use crate::lora::{GpuLoraSegment, ProjectionGroup};
+use crate::lora::{GpuProjectionGroup, LoraWithScratch};
 use crate::nvrtc::KernelModule;
 use crate::shape::{GpuParamLayout, ModelShape};
 use crate::stream::{Stream, args};
@@ -124,13 +124,13 @@ impl CudaModel {
     }
 
     /// Offset of a projection group's weights, its number of outputs and its number of inputs.
-    pub(crate) fn projection(&self, layer: usize, group: ProjectionGroup) -> (usize, usize, usize) {
+    pub(crate) fn projection(&self, layer: usize, group: GpuProjectionGroup) -> (usize, usize, usize) {
         let (c, at) = (&self.shape, &self.layout.layers[layer]);
         match group {
-            ProjectionGroup::Qkv => (at.qkv_proj.start, c.qkv_dim(), c.hidden_size),
-            ProjectionGroup::Out => (at.o_proj.start, c.hidden_size, c.attn_out_dim()),
-            ProjectionGroup::GateUp => (at.gate_up_proj.start, 2 * c.intermediate_size, c.hidden_size),
-            ProjectionGroup::Down => (at.down_proj.start, c.hidden_size, c.intermediate_size),
+            GpuProjectionGroup::Qkv => (at.qkv_proj.start, c.qkv_dim(), c.hidden_size),
+            GpuProjectionGroup::Out => (at.o_proj.start, c.hidden_size, c.attn_out_dim()),
+            GpuProjectionGroup::GateUp => (at.gate_up_proj.start, 2 * c.intermediate_size, c.hidden_size),
+            GpuProjectionGroup::Down => (at.down_proj.start, c.hidden_size, c.intermediate_size),
         }
     }
 
@@ -197,8 +197,8 @@ impl CudaModel {
         &self,
         s: &Stream,
         cublas: &mut CublasLt,
-        (w, lora): (&CudaWeights, Option<GpuLoraSegment<'_>>),
-        (layer, group): (usize, ProjectionGroup),
+        (w, lora): (&CudaWeights, Option<LoraWithScratch<'_>>),
+        (layer, group): (usize, GpuProjectionGroup),
         n: usize,
         x: u64,
         base: Option<u64>,
@@ -217,7 +217,7 @@ impl CudaModel {
         &self,
         s: &Stream,
         cublas: &mut CublasLt,
-        weights: (&CudaWeights, Option<GpuLoraSegment<'_>>),
+        weights: (&CudaWeights, Option<LoraWithScratch<'_>>),
         layer: usize,
         n: usize,
         x: u64,
@@ -226,10 +226,10 @@ impl CudaModel {
         y: u64,
     ) -> Result<()> {
         let norm_weight = weights.0.at(self.layout.layers[layer].post_attention_norm.start);
-        self.linear(s, cublas, weights, (layer, ProjectionGroup::Out), n, attn_out, Some(x), residual)?;
+        self.linear(s, cublas, weights, (layer, GpuProjectionGroup::Out), n, attn_out, Some(x), residual)?;
         self.rms_norm(s, residual, norm_weight, n, normed, rstd)?;
-        self.linear(s, cublas, weights, (layer, ProjectionGroup::GateUp), n, normed, None, gate_up)?;
+        self.linear(s, cublas, weights, (layer, GpuProjectionGroup::GateUp), n, normed, None, gate_up)?;
         self.swiglu(s, gate_up, n, mlp_act)?;
-        self.linear(s, cublas, weights, (layer, ProjectionGroup::Down), n, mlp_act, Some(residual), y)
+        self.linear(s, cublas, weights, (layer, GpuProjectionGroup::Down), n, mlp_act, Some(residual), y)
     }
 }

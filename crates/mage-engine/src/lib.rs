@@ -31,4 +31,4 @@ pub use sampler::{
 };
 pub use scripted::ScriptedEngine;
 pub use trainer::{LossReport, LrDecay, LrSchedule, OptimStep, StepReport, Trainer, TrainerCaps};
-pub use weights::{AdapterName, WeightVersion, WeightsId};
+pub use weights::{WeightVersion, WeightsId, WeightsName};

@@ -196,17 +196,18 @@ impl Loss {
             }
             Objective::PpoClip { low, high, dual } => {
                 let unclipped = out.ratio * advantage;
-                let bounded = out.ratio.clamp(1.0 - f64::from(low), 1.0 + f64::from(high)) * advantage;
-                let dual_bound = dual.filter(|_| advantage < 0.0).map(|d| f64::from(d) * advantage);
-                let surrogate = unclipped.min(bounded);
-                out.clipped = bounded < unclipped || dual_bound.is_some_and(|f| f > surrogate);
-                out.value = -dual_bound.map_or(surrogate, |f| surrogate.max(f));
+                let clipped = out.ratio.clamp(1.0 - f64::from(low), 1.0 + f64::from(high)) * advantage;
+                let dual_clipped = dual.filter(|_| advantage < 0.0).map(|d| f64::from(d) * advantage);
+                let surrogate = unclipped.min(clipped);
+                out.clipped = clipped < unclipped || dual_clipped.is_some_and(|d| d > surrogate);
+                out.value = -dual_clipped.map_or(surrogate, |d| surrogate.max(d));
                 out.d_logprob = if out.clipped { 0.0 } else { -unclipped };
             }
             Objective::Cispo { low, high } => {
-                let clipped = out.ratio.clamp(1.0 - f64::from(low), 1.0 + f64::from(high));
-                out.clipped = clipped != out.ratio;
-                out.d_logprob = -clipped * advantage;
+                let clipped_ratio = out.ratio.clamp(1.0 - f64::from(low), 1.0 + f64::from(high));
+                let clipped = clipped_ratio * advantage;
+                out.clipped = clipped_ratio != out.ratio;
+                out.d_logprob = -clipped;
                 out.value = out.d_logprob * logprob;
             }
         }
@@ -286,18 +287,19 @@ mod tests {
     fn cispo_keeps_a_bounded_gradient_for_clipped_tokens() {
         let loss = Loss::of(Objective::Cispo { low: 0.2, high: 0.3 });
         // Ratio, advantage, expected clipped ratio, whether it is clipped.
-        for (ratio, a, held, clipped) in
+        for (ratio, a, clipped_ratio, clipped) in
             [(1.1, 2.0, 1.1, false), (1.5, 2.0, 1.3, true), (1.5, -2.0, 1.3, true), (0.5, 2.0, 0.8, true)]
         {
             let logprob = -0.7_f32;
             let cost = loss.token_loss(logprob, 0.0, &inputs(a, logprob - f32::ln(ratio), 0.0));
-            assert!((cost.d_logprob + f64::from(held * a)).abs() < 1e-6, "{ratio} {a}: {cost:?}");
-            assert!((cost.value - f64::from(held * a * 0.7)).abs() < 1e-6, "{ratio} {a}: {cost:?}");
+            assert!((cost.d_logprob + f64::from(clipped_ratio * a)).abs() < 1e-6, "{ratio} {a}: {cost:?}");
+            assert!((cost.value - f64::from(clipped_ratio * a * 0.7)).abs() < 1e-6, "{ratio} {a}: {cost:?}");
             assert_eq!(cost.clipped, clipped, "{ratio} {a}");
             // The clipped ratio is a constant: the derivative is that of a weighted log-prob.
-            let held = Loss::of(Objective::CrossEntropy).token_loss(logprob + 1e-3, 0.0, &inputs(0.0, 0.0, 0.0)).value
-                - Loss::of(Objective::CrossEntropy).token_loss(logprob, 0.0, &inputs(0.0, 0.0, 0.0)).value;
-            let slope = held / 1e-3 * f64::from(a) * cost.ratio.clamp(0.8, 1.3);
+            let change =
+                Loss::of(Objective::CrossEntropy).token_loss(logprob + 1e-3, 0.0, &inputs(0.0, 0.0, 0.0)).value
+                    - Loss::of(Objective::CrossEntropy).token_loss(logprob, 0.0, &inputs(0.0, 0.0, 0.0)).value;
+            let slope = change / 1e-3 * f64::from(a) * cost.ratio.clamp(0.8, 1.3);
             assert!((slope - cost.d_logprob).abs() < 1e-3 * slope.abs(), "{slope} {cost:?}");
         }
         // On-policy, CISPO equals importance sampling.

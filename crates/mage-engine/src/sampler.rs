@@ -1,6 +1,6 @@
 //! The [`Sampler`] trait: token generation and scoring.
 
-use crate::{ActionSet, AdapterName, Allowed, Error, Result, WeightsId};
+use crate::{ActionSet, Allowed, Error, Result, WeightsId, WeightsName};
 use serde::{Deserialize, Serialize};
 use std::pin::Pin;
 
@@ -116,7 +116,7 @@ impl SamplingParams {
 #[derive(Clone, Debug, Default)]
 pub struct SampleRequest {
     /// Name of the weights to use.
-    pub weights: AdapterName,
+    pub weights: WeightsName,
     /// Prompt tokens, at least one.
     pub prompt: Vec<u32>,
     /// Sampling parameters.
@@ -154,7 +154,7 @@ pub struct Sample {
 #[derive(Clone, Debug, Default)]
 pub struct ScoreRequest {
     /// Name of the weights to use.
-    pub weights: AdapterName,
+    pub weights: WeightsName,
     /// The whole sequence, context included.
     pub tokens: Vec<u32>,
     /// Index of the first token to score, at least 1: token 0 has no context.

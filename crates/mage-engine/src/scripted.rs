@@ -2,9 +2,9 @@
 //! recorded.
 
 use crate::{
-    AdapterName, BoxFuture, Error, FinishReason, KlForm, LogprobsMode, Loss, LossReport, OptimStep, Reduction, Result,
-    Sample, SampleRequest, Sampler, SamplerCaps, ScoreRequest, Scores, StepReport, TokenForest, Trainer, TrainerCaps,
-    WeightVersion, WeightsId,
+    BoxFuture, Error, FinishReason, KlForm, LogprobsMode, Loss, LossReport, OptimStep, Reduction, Result, Sample,
+    SampleRequest, Sampler, SamplerCaps, ScoreRequest, Scores, StepReport, TokenForest, Trainer, TrainerCaps,
+    WeightVersion, WeightsId, WeightsName,
 };
 use std::path::Path;
 use std::sync::Mutex;
@@ -65,7 +65,7 @@ impl ScriptedEngine {
         std::mem::take(&mut self.batches.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
     }
 
-    fn weights(&self, name: &AdapterName) -> WeightsId {
+    fn weights(&self, name: &WeightsName) -> WeightsId {
         WeightsId { name: name.clone(), version: WeightVersion(self.version.load(Ordering::SeqCst)) }
     }
 
@@ -141,7 +141,7 @@ impl Trainer for ScriptedEngine {
         Ok(StepReport { steps: self.steps, ..Default::default() })
     }
 
-    fn publish(&mut self, _name: &AdapterName) -> Result<WeightVersion> {
+    fn publish(&mut self, _name: &WeightsName) -> Result<WeightVersion> {
         Ok(WeightVersion(self.version.fetch_add(1, Ordering::SeqCst) + 1))
     }
 
@@ -179,7 +179,7 @@ mod tests {
         request.params.stop_ids = vec![9];
         let s = poll_ready(engine.sample(request.clone())).unwrap();
         assert_eq!((s.tokens, s.finish, s.weights.version), (vec![4, 9], FinishReason::Stop, WeightVersion(0)));
-        engine.publish(&AdapterName::default()).unwrap();
+        engine.publish(&WeightsName::default()).unwrap();
         request.params.max_tokens = 1;
         request.allowed = Some(ActionSet::new([[4, 9], [5, 9]], None, None).unwrap());
         let s = poll_ready(engine.sample(request.clone())).unwrap();

@@ -1,6 +1,6 @@
 //! The [`Trainer`] trait: gradients, optimiser steps, learning-rate schedules and checkpoints.
 
-use crate::{AdapterName, Error, KlForm, Loss, Objective, Reduction, Result, TokenClass, TokenForest, WeightVersion};
+use crate::{Error, KlForm, Loss, Objective, Reduction, Result, TokenClass, TokenForest, WeightVersion, WeightsName};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,7 +18,7 @@ pub trait Trainer: Send {
     fn optim_step(&mut self, step: &OptimStep) -> Result<StepReport>;
 
     /// Publishes the current weights to samplers under `name`, atomically and in order.
-    fn publish(&mut self, name: &AdapterName) -> Result<WeightVersion>;
+    fn publish(&mut self, name: &WeightsName) -> Result<WeightVersion>;
 
     /// Writes the complete training state.
     fn save(&self, dir: &Path) -> Result<()>;

@@ -8,9 +8,9 @@ use std::sync::Arc;
 /// Name of published weights: the base model, an adapter, or a past policy.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct AdapterName(Arc<str>);
+pub struct WeightsName(Arc<str>);
 
-impl AdapterName {
+impl WeightsName {
     /// Default weights of a request.
     pub const POLICY: &'static str = "policy";
     /// The base model without an adapter, if the engine keeps it.
@@ -18,7 +18,7 @@ impl AdapterName {
 
     /// Creates a name.
     pub fn new(name: &str) -> Self {
-        AdapterName(name.into())
+        WeightsName(name.into())
     }
 
     /// The name as a string.
@@ -27,19 +27,19 @@ impl AdapterName {
     }
 }
 
-impl Default for AdapterName {
+impl Default for WeightsName {
     fn default() -> Self {
-        AdapterName::new(Self::POLICY)
+        WeightsName::new(Self::POLICY)
     }
 }
 
-impl From<&str> for AdapterName {
+impl From<&str> for WeightsName {
     fn from(name: &str) -> Self {
-        AdapterName::new(name)
+        WeightsName::new(name)
     }
 }
 
-impl fmt::Display for AdapterName {
+impl fmt::Display for WeightsName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -54,7 +54,7 @@ pub struct WeightVersion(pub u64);
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct WeightsId {
     /// Name.
-    pub name: AdapterName,
+    pub name: WeightsName,
     /// Version.
     pub version: WeightVersion,
 }

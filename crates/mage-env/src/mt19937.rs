@@ -1,4 +1,4 @@
-//! The Mersenne MersenneTwister MT19937 (Matsumoto and Nishimura, 1998), as used by CPython and NumPy.
+//! The Mersenne Twister MT19937 (Matsumoto and Nishimura, 1998), as used by CPython and NumPy.
 //!
 //! The reference implementation draws from CPython's `random` and from NumPy's legacy `RandomState`. Both use MT19937;
 //! they differ in seeding and in how they map words to ranges.

@@ -14,7 +14,7 @@ use crate::weights::hf_config::Config;
 use crate::weights::init;
 use crate::weights::lora::{LoraConfig, LoraLayout, NativeAdapter};
 use crate::weights::registry::{DeviceWeights, GpuWeights, WeightRegistry};
-use mage_engine::{AdapterName, Error, Renderer, Result, Trainer};
+use mage_engine::{Error, Renderer, Result, Trainer, WeightsName};
 use mage_rng::Seed;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -196,7 +196,7 @@ impl NativeModel {
 
     /// A CPU trainer that starts from this model, and a sampler of the weights it publishes. The model is published as version
     /// 0 of the policy. With an adapter, only the adapter is trained, and the model without it is published as
-    /// [`BASE`](AdapterName::BASE).
+    /// [`BASE`](WeightsName::BASE).
     pub fn train(self, options: EngineOptions) -> Result<(CpuTrainer, NativeSampler)> {
         let shared = EngineContext::new(&self, options)?;
         let params = match self.adapter {
@@ -254,19 +254,19 @@ impl NativeModel {
                     Some(a) => shared.adapter_on_base(&a.layout, &a.flat)?.map_or(base, Arc::new),
                     None => base,
                 };
-                shared.registry.publish(&AdapterName::default(), policy);
+                shared.registry.publish(&WeightsName::default(), policy);
                 drop(self.flat);
                 NativeSampler::new(shared)
             }
         }
     }
 
-    /// A CPU sampler without a trainer. The model without its adapter is also published as [`BASE`](AdapterName::BASE).
+    /// A CPU sampler without a trainer. The model without its adapter is also published as [`BASE`](WeightsName::BASE).
     pub fn sampler(self, options: EngineOptions) -> Result<NativeSampler> {
         let shared = EngineContext::new(&self, options)?;
         let base = shared.publish_base(self.flat);
         let adapter = self.adapter.map(|a| Arc::new(shared.model.adapter(a.layout, a.flat)));
-        shared.registry.publish(&AdapterName::default(), Arc::new(DeviceWeights::Cpu(WeightSet { base, adapter })));
+        shared.registry.publish(&WeightsName::default(), Arc::new(DeviceWeights::Cpu(WeightSet { base, adapter })));
         NativeSampler::new(shared)
     }
 }
@@ -314,11 +314,11 @@ impl EngineContext {
         }))
     }
 
-    /// Sets the frozen base weights and publishes them as [`BASE`](AdapterName::BASE).
+    /// Sets the frozen base weights and publishes them as [`BASE`](WeightsName::BASE).
     fn publish_base(&self, flat: Vec<f32>) -> Arc<Weights<Cpu>> {
         let base = Arc::clone(self.base.get_or_init(|| Arc::new(self.pool.install(|| self.model.weights(flat)))));
         let base_only = WeightSet { base: Arc::clone(&base), adapter: None };
-        self.registry.publish(&AdapterName::new(AdapterName::BASE), Arc::new(DeviceWeights::Cpu(base_only)));
+        self.registry.publish(&WeightsName::new(WeightsName::BASE), Arc::new(DeviceWeights::Cpu(base_only)));
         base
     }
 
@@ -326,7 +326,7 @@ impl EngineContext {
     pub(crate) fn publish_gpu_base(&self, flat: &[f32]) -> Result<Arc<DeviceWeights>> {
         let base = self.gpu_model()?.set_base(flat)?;
         let base_only = Arc::new(DeviceWeights::Cuda(GpuWeights { base, adapter: None }));
-        self.registry.publish(&AdapterName::new(AdapterName::BASE), Arc::clone(&base_only));
+        self.registry.publish(&WeightsName::new(WeightsName::BASE), Arc::clone(&base_only));
         Ok(base_only)
     }
 

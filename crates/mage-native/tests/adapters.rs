@@ -1,8 +1,8 @@
 //! LoRA adapters in the sampler: batches of several adapters, versions, merging, and adapter directories.
 
 use mage_engine::{
-    AdapterName, Loss, Objective, OptimStep, PerToken, SampleRequest, Sampler, SamplingParams, ScoreRequest,
-    TokenForest, Trainer, block_on,
+    Loss, Objective, OptimStep, PerToken, SampleRequest, Sampler, SamplingParams, ScoreRequest, TokenForest, Trainer,
+    WeightsName, block_on,
 };
 use mage_native::{
     Config, EngineOptions, LoraConfig, NativeAdapter, NativeModel, NativeSampler, Projection, WeightDtype,
@@ -89,7 +89,7 @@ fn adapters_batched_together_give_the_bits_of_each_alone() {
         lora_configs().iter().enumerate().map(|(i, l)| trained_adapter(l, i as u64)).collect();
     let names = ["first", "second", "third"];
     for (name, adapter) in names.iter().zip(&adapters) {
-        assert_eq!(sampler.publish(&AdapterName::new(name), adapter).unwrap().0, 0);
+        assert_eq!(sampler.publish(&WeightsName::new(name), adapter).unwrap().0, 0);
     }
     let request = |name: &str, seed: u64| SampleRequest {
         weights: name.into(),
@@ -110,7 +110,7 @@ fn adapters_batched_together_give_the_bits_of_each_alone() {
             Some(i) => model().with_adapter(adapters[i].clone()).unwrap(),
             None => model(),
         };
-        let policy = SampleRequest { weights: AdapterName::default(), ..r.clone() };
+        let policy = SampleRequest { weights: WeightsName::default(), ..r.clone() };
         let alone = alone.sampler(EngineOptions::default()).unwrap().generate(&policy, |_| ()).unwrap();
         assert!(sample.tokens == alone.tokens && sample.logprobs == alone.logprobs, "{name}");
     }
@@ -124,7 +124,7 @@ fn adapters_batched_together_give_the_bits_of_each_alone() {
 fn running_requests_keep_their_version_after_a_publish() {
     let sampler = model().sampler(EngineOptions::default()).unwrap();
     let (a, b) = (trained_adapter(&lora_configs()[0], 1), trained_adapter(&lora_configs()[1], 2));
-    let opponent = AdapterName::new("opponent");
+    let opponent = WeightsName::new("opponent");
     sampler.publish(&opponent, &a).unwrap();
     let r = SampleRequest {
         weights: opponent.clone(),

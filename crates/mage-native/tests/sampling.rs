@@ -1,8 +1,8 @@
 //! Sampling, scoring and training agree bit for bit; stop conditions, action masks and weight versions.
 
 use mage_engine::{
-    ActionSet, AdapterName, FinishReason, Loss, Objective, PerToken, SampleRequest, SamplingParams, ScoreRequest,
-    TokenForest, Trainer,
+    ActionSet, FinishReason, Loss, Objective, PerToken, SampleRequest, SamplingParams, ScoreRequest, TokenForest,
+    Trainer, WeightsName,
 };
 use mage_native::{Config, CpuTrainer, EngineOptions, NativeModel, NativeSampler, chat_tokenizer};
 use mage_rng::Seed;
@@ -142,8 +142,8 @@ fn stop_texts_end_the_sample_at_the_completing_token() {
 #[test]
 fn published_weights_are_named_and_versioned() {
     let (mut trainer, sampler) = engine(1);
-    let reference = AdapterName::new("reference");
-    let at = |name: &AdapterName| {
+    let reference = WeightsName::new("reference");
+    let at = |name: &WeightsName| {
         let r = ScoreRequest { weights: name.clone(), tokens: vec![1, 2, 3], from: 1, ..Default::default() };
         sampler.score_all(&[r]).map(|mut s| s.remove(0))
     };
@@ -155,11 +155,11 @@ fn published_weights_are_named_and_versioned() {
     trainer.forward_backward(&TokenForest::from_sequences([row]), &Loss::of(Objective::CrossEntropy)).unwrap();
     trainer.optim_step(&Default::default()).unwrap();
     assert!(
-        at(&AdapterName::default()).unwrap().logprobs == frozen.logprobs,
+        at(&WeightsName::default()).unwrap().logprobs == frozen.logprobs,
         "unpublished updates should not be visible"
     );
-    let version = trainer.publish(&AdapterName::default()).unwrap();
-    let new = at(&AdapterName::default()).unwrap();
+    let version = trainer.publish(&WeightsName::default()).unwrap();
+    let new = at(&WeightsName::default()).unwrap();
     assert!(new.weights.version == version && new.logprobs != frozen.logprobs);
     assert!(at(&reference).unwrap() == frozen);
 }

@@ -1,8 +1,8 @@
 //! Random schedules: every request gets the bits of unbatched decoding, whatever runs concurrently.
 
 use mage_engine::{
-    ActionSet, AdapterName, Allowed, BoxFuture, FinishReason, Loss, Objective, OptimStep, PerToken, Result, Sample,
-    SampleRequest, Sampler, SamplingParams, ScoreRequest, Scores, TokenForest, Trainer, block_on,
+    ActionSet, Allowed, BoxFuture, FinishReason, Loss, Objective, OptimStep, PerToken, Result, Sample, SampleRequest,
+    Sampler, SamplingParams, ScoreRequest, Scores, TokenForest, Trainer, WeightsName, block_on,
 };
 use mage_native::{
     Config, CpuTrainer, EngineOptions, LoraConfig, NativeAdapter, NativeModel, NativeSampler, Projection, SamplerStats,
@@ -47,10 +47,10 @@ fn train_step(trainer: &mut CpuTrainer, rng: &mut Rng) {
 }
 
 /// The current version by name, with which a request made now must be served.
-type CurrentVersions = HashMap<AdapterName, u64>;
+type CurrentVersions = HashMap<WeightsName, u64>;
 
 /// Publishes the trainer's weights under a name, and under a pinned name of this version.
-fn publish(trainer: &mut CpuTrainer, name: &AdapterName, current: &mut CurrentVersions) {
+fn publish(trainer: &mut CpuTrainer, name: &WeightsName, current: &mut CurrentVersions) {
     let version = trainer.publish(name).unwrap();
     trainer.publish(&pinned(name, version.0)).unwrap();
     current.insert(name.clone(), version.0);
@@ -59,7 +59,7 @@ fn publish(trainer: &mut CpuTrainer, name: &AdapterName, current: &mut CurrentVe
 /// Publishes an adapter that another trainer trained, like [`publish`].
 fn publish_adapter(
     sampler: &NativeSampler,
-    name: &AdapterName,
+    name: &WeightsName,
     adapter: &NativeAdapter,
     current: &mut CurrentVersions,
 ) {
@@ -69,11 +69,11 @@ fn publish_adapter(
 }
 
 /// The name under which a version stays available.
-fn pinned(name: &AdapterName, version: u64) -> AdapterName {
-    if name.as_str() == AdapterName::BASE {
+fn pinned(name: &WeightsName, version: u64) -> WeightsName {
+    if name.as_str() == WeightsName::BASE {
         return name.clone(); // never published again
     }
-    AdapterName::new(&format!("{name} as of {version}"))
+    WeightsName::new(&format!("{name} as of {version}"))
 }
 
 fn lora(rng: &mut Rng) -> LoraConfig {
@@ -106,7 +106,7 @@ fn tokens(rng: &mut Rng) -> Vec<u32> {
         .collect()
 }
 
-fn request(rng: &mut Rng, names: &[AdapterName]) -> SampleRequest {
+fn request(rng: &mut Rng, names: &[WeightsName]) -> SampleRequest {
     let params = SamplingParams {
         temperature: [0.0, 0.7, 1.0, 1.5][rng.random_range(0..4_usize)],
         top_k: [0, 0, 5][rng.random_range(0..3_usize)],
@@ -128,7 +128,7 @@ fn request(rng: &mut Rng, names: &[AdapterName]) -> SampleRequest {
     }
 }
 
-fn score_request(rng: &mut Rng, names: &[AdapterName]) -> ScoreRequest {
+fn score_request(rng: &mut Rng, names: &[WeightsName]) -> ScoreRequest {
     let tokens = tokens(rng);
     let from = rng.random_range(1..=tokens.len());
     let mask = |token: u32, rng: &mut Rng| -> Option<Allowed> {
@@ -165,7 +165,7 @@ async fn read_stream(mut stream: TokenStream) -> Result<Sample> {
 
 fn submit<'a>(
     rng: &mut Rng,
-    names: &[AdapterName],
+    names: &[WeightsName],
     current: &CurrentVersions,
     sampler: &'a NativeSampler,
     coverage: &mut Coverage,
@@ -296,14 +296,14 @@ fn random_schedule(seed: Seed) -> Coverage {
         ..Default::default()
     };
     let (mut trainer, sampler) = model.train(options).unwrap();
-    let mut names: Vec<AdapterName> = ["policy", "opponent", "reference"].map(AdapterName::new).into();
+    let mut names: Vec<WeightsName> = ["policy", "opponent", "reference"].map(WeightsName::new).into();
     let mut current = CurrentVersions::new();
     for name in &names {
         train_step(&mut trainer, &mut rng);
         publish(&mut trainer, name, &mut current);
     }
     if adapted {
-        names.extend(["foreign", "base"].map(AdapterName::new));
+        names.extend(["foreign", "base"].map(WeightsName::new));
         publish_adapter(&sampler, &names[3], &foreign_adapter(&config, &mut rng), &mut current);
     }
     let mut coverage = Coverage::default();

@@ -25,19 +25,19 @@ use std::{
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-const AT_ONCE: u64 = 1000;
-const ALL: u64 = 20_000;
+const IN_FLIGHT: u64 = 1000;
+const META_EPISODES: u64 = 20_000;
 const LATENCY: Duration = Duration::from_millis(300);
 
 /// Resident memory of this process in MB.
-fn resident() -> f64 {
+fn resident_mb() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|l| l.starts_with("VmRSS:")).and_then(|l| l.split_whitespace().nth(1));
     line.and_then(|k| k.parse::<f64>().ok()).unwrap_or(0.0) / 1024.0
 }
 
 /// CPU seconds of this process, including the test server.
-fn worked() -> f64 {
+fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
     fields.skip(11).take(2).filter_map(|t| t.parse::<f64>().ok()).sum::<f64>() / 100.0
@@ -57,25 +57,25 @@ async fn play(pool: &VllmPool, game: &Game, seed: Seed) -> u64 {
     let env = game.env_spec.build(&task).unwrap();
     let (prompts, settings) = (Arc::clone(&game.prompts), Arc::clone(&game.settings));
     let mut meta = MetaEpisode::new(task, env, prompts, settings, seed).unwrap();
-    let mut calls = 0;
+    let mut requests = 0;
     loop {
-        let call = match meta.advance().unwrap() {
+        let request = match meta.advance().unwrap() {
             Next::Done(record) => {
                 assert!(record.error.is_none());
-                return calls;
+                return requests;
             }
-            Next::Request(call) => call,
+            Next::Request(request) => request,
         };
         // Arbitrary token ids: the server ignores them.
-        let words = call.body.messages.iter().flat_map(|m| m.content.split_whitespace());
+        let words = request.body.messages.iter().flat_map(|m| m.content.split_whitespace());
         let prompt: Vec<u32> = words.map(|w| w.bytes().map(u32::from).sum::<u32>() % 16).take(200).collect();
-        let params = SamplingParams { max_tokens: 1, seed: call.seed.value(), ..Default::default() };
+        let params = SamplingParams { max_tokens: 1, seed: request.seed.value(), ..Default::default() };
         let sample = pool.sample(SampleRequest { weights: "base".into(), prompt, params, ..Default::default() }).await;
-        calls += 1;
+        requests += 1;
         let word = if sample.unwrap().tokens[0].is_multiple_of(2) { "PASS" } else { "BET" };
         let text = format!("<action>{word}</action>");
-        let answer = Completion { text, finish: Finish::Stop, tokens: None, weights: None, usage: None };
-        meta.submit(call.id, Ok(answer)).unwrap();
+        let completion = Completion { text, finish: Finish::Stop, tokens: None, weights: None, usage: None };
+        meta.submit(request.id, Ok(completion)).unwrap();
     }
 }
 
@@ -88,7 +88,7 @@ fn main() {
                 servers: vec![server.url()],
                 model: "tiny".to_owned(),
                 api_key: None,
-                max_in_flight: AT_ONCE as usize,
+                max_in_flight: IN_FLIGHT as usize,
                 vocab_size: 16,
                 max_seq_len: 256,
                 tolerance: 1e-4,
@@ -106,45 +106,45 @@ fn main() {
             settings: Arc::new(EpisodeConfig { episodes: 3, ..EpisodeConfig::default() }),
             env_spec,
         });
-        let (next, calls) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let (next, requests) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let started = Instant::now();
-        let workers: Vec<_> = (0..AT_ONCE)
+        let workers: Vec<_> = (0..IN_FLIGHT)
             .map(|_| {
                 let (pool, game) = (Arc::clone(&pool), Arc::clone(&game));
-                let (next, calls) = (Arc::clone(&next), Arc::clone(&calls));
+                let (next, requests) = (Arc::clone(&next), Arc::clone(&requests));
                 tokio::spawn(async move {
                     loop {
                         let i = next.fetch_add(1, Ordering::Relaxed);
-                        if i >= ALL {
+                        if i >= META_EPISODES {
                             return;
                         }
-                        calls.fetch_add(play(&pool, &game, Seed::new(i)).await, Ordering::Relaxed);
+                        requests.fetch_add(play(&pool, &game, Seed::new(i)).await, Ordering::Relaxed);
                     }
                 })
             })
             .collect();
         // The first rounds open connections and fill caches.
-        while next.load(Ordering::Relaxed) < 4 * AT_ONCE {
+        while next.load(Ordering::Relaxed) < 4 * IN_FLIGHT {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        let (warm, begun, memory, before) = (calls.load(Ordering::Relaxed), Instant::now(), resident(), worked());
+        let (warm, measured_from, memory, before) = (requests.load(Ordering::Relaxed), Instant::now(), resident_mb(), cpu_seconds());
         // The end is excluded, since concurrency drops.
-        while next.load(Ordering::Relaxed) < ALL {
+        while next.load(Ordering::Relaxed) < META_EPISODES {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        let answers = (calls.load(Ordering::Relaxed) - warm) as f64;
-        let (rate, later) = (answers / begun.elapsed().as_secs_f64(), resident());
-        let each = 1e6 * (worked() - before) / answers;
+        let completions = (requests.load(Ordering::Relaxed) - warm) as f64;
+        let (rate, memory_after) = (completions / measured_from.elapsed().as_secs_f64(), resident_mb());
+        let cpu_per_completion = 1e6 * (cpu_seconds() - before) / completions;
         for worker in workers {
             worker.await.unwrap();
         }
-        let ideal = AT_ONCE as f64 / LATENCY.as_secs_f64();
+        let ideal = IN_FLIGHT as f64 / LATENCY.as_secs_f64();
         eprintln!(
-            "{rate:.0} answers a second, {:.3} of the ideal {ideal:.0}; {memory:.0} MB, then {later:.0} MB; {ALL} in {:.1} s; \
-             {each:.0} µs of work for each, on both sides",
+            "{rate:.0} of {ideal:.0} completions/s ({:.3}); {memory:.0} MB, then {memory_after:.0} MB; {META_EPISODES} meta-episodes in {:.1} s; \
+             {cpu_per_completion:.0} µs of CPU time per completion, client and server",
             rate / ideal,
             started.elapsed().as_secs_f64()
         );
-        assert!(rate >= 0.9 * ideal && later < 1.1 * memory + 16.0);
+        assert!(rate >= 0.9 * ideal && memory_after < 1.1 * memory + 16.0);
     });
 }

@@ -106,10 +106,10 @@ async fn retries_end_at_the_deadline() {
     let tried = proxy.requests.load(Ordering::SeqCst);
     assert!((2..=4).contains(&tried), "pauses of 250, 500 and 1000 ms, at least half of each: {tried}");
     // The same for an unreachable server.
-    let nobody = common::client(Server::start(Duration::ZERO, str::to_owned).await.address, |e| {
+    let no_server = common::client(Server::start(Duration::ZERO, str::to_owned).await.address, |e| {
         e.limits.deadline = Duration::from_millis(400);
     });
-    let error = RemoteChat::new(nobody).complete(chat_request("hello")).await.unwrap_err().to_string();
+    let error = RemoteChat::new(no_server).complete(chat_request("hello")).await.unwrap_err().to_string();
     assert!(error.contains("gave up"), "{error}");
 }
 

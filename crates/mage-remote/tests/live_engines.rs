@@ -3,8 +3,8 @@
 //! set.
 
 use mage_engine::{
-    AdapterName, Loss, Objective, OptimStep, PerToken, SampleRequest, Sampler, SamplingParams, ScoreRequest,
-    TokenForest, Trainer,
+    Loss, Objective, OptimStep, PerToken, SampleRequest, Sampler, SamplingParams, ScoreRequest, TokenForest, Trainer,
+    WeightsName,
 };
 use mage_remote::{
     StatusLog, Timeouts, TinkerServer, TinkerSettings, TinkerTrainer, VllmPool, VllmPoolSettings,
@@ -143,7 +143,7 @@ fn policy_trains_samples_and_resumes_from_a_checkpoint() {
     let stepped = trainer.optim_step(&step).unwrap();
     assert!(stepped.grad_norm > 0.0 && stepped.steps == 3);
 
-    let policy = AdapterName::default();
+    let policy = WeightsName::default();
     assert_eq!(trainer.publish(&policy).unwrap().0, 0);
     let request = SampleRequest {
         prompt: vec![0, 3, 5],
@@ -189,7 +189,7 @@ fn trained_weights_reach_vllm() {
     let mut trainer =
         TinkerTrainer::connect(engines.settings(&dir.path().join("adapters")), Some(Arc::clone(&pool))).unwrap();
     let step = OptimStep { learning_rate: 1e-2, max_grad_norm: 0.0, ..Default::default() };
-    let policy = AdapterName::default();
+    let policy = WeightsName::default();
     let mut scored = Vec::new();
     for version in 0..3 {
         assert_eq!(trainer.publish(&policy).unwrap().0, version);

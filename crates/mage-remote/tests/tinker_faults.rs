@@ -6,10 +6,10 @@ use common::{
     capture_log,
     proxy::{Fault, Proxy},
     runtime,
-    tinker_double::{Double, Misbehaviour},
+    tinker_double::{Misbehaviour, TinkerDouble},
     tinker_script::{self as script, ScriptResult},
 };
-use mage_engine::{AdapterName, Loss, Objective, Sampler, Trainer, WeightVersion};
+use mage_engine::{Loss, Objective, Sampler, Trainer, WeightVersion, WeightsName};
 use mage_remote::{StatusLog, TinkerTrainer};
 use std::{
     sync::{Arc, Mutex, atomic::Ordering},
@@ -17,30 +17,30 @@ use std::{
 };
 use tokio::runtime::Runtime;
 
-/// Runs the script through a proxy with faults. Returns the result, the number of requests, the weight history and the
+/// Runs the script behind a proxy with faults. Returns the result, the number of requests, the weight history and the
 /// log.
-fn through(
+fn run_with_faults(
     runtime: &Runtime,
     misbehaviour: Option<Misbehaviour>,
     faults: Vec<Fault>,
 ) -> (mage_engine::Result<ScriptResult>, usize, Vec<u64>, Vec<String>) {
-    let double = runtime.block_on(Double::start(misbehaviour));
+    let double = runtime.block_on(TinkerDouble::start(misbehaviour));
     let proxy = runtime.block_on(Proxy::start(double.address, faults));
-    let (notices, said) = capture_log();
+    let (status_log, log_lines) = capture_log();
     let dir = tempfile::tempdir().unwrap();
-    let settings = script::settings(&format!("http://{}", proxy.address), dir.path(), notices);
-    let came = script::run_script(&settings, dir.path());
+    let settings = script::settings(&format!("http://{}", proxy.address), dir.path(), status_log);
+    let result = script::run_script(&settings, dir.path());
     let history = double.world.lock().unwrap().last_history.clone();
-    let said = said.lock().unwrap().clone();
-    (came, proxy.requests.load(Ordering::SeqCst), history, said)
+    let log_lines = log_lines.lock().unwrap().clone();
+    (result, proxy.requests.load(Ordering::SeqCst), history, log_lines)
 }
 
 #[test]
 fn every_request_survives_every_network_fault_exactly_once() {
     let runtime = runtime();
-    let (whole, requests, history, said) = through(&runtime, None, Vec::new());
+    let (whole, requests, history, log_lines) = run_with_faults(&runtime, None, Vec::new());
     let whole = whole.unwrap();
-    assert!(whole.steps == 4 && said.is_empty(), "{whole:?} {said:?}");
+    assert!(whole.steps == 4 && log_lines.is_empty(), "{whole:?} {log_lines:?}");
     // Every request meets every fault in some run. Runs mostly wait, so many run concurrently.
     let faults = [
         Fault::Reset,
@@ -62,10 +62,10 @@ fn every_request_survives_every_network_fault_exactly_once() {
                 loop {
                     let Some(faults) = next.lock().unwrap().next() else { return };
                     let (at, fault) = (faults.len() - 1, faults.last().cloned());
-                    let (came, _, done, _) = through(&runtime, None, faults);
-                    match came {
-                        Ok(came) if came == whole && done == history => {}
-                        Ok(came) => wrong.lock().unwrap().push(format!("{fault:?} at {at}: {came:?}")),
+                    let (result, _, done, _) = run_with_faults(&runtime, None, faults);
+                    match result {
+                        Ok(result) if result == whole && done == history => {}
+                        Ok(result) => wrong.lock().unwrap().push(format!("{fault:?} at {at}: {result:?}")),
                         Err(e) => wrong.lock().unwrap().push(format!("{fault:?} at {at}: {e}")),
                     }
                 }
@@ -79,69 +79,72 @@ fn every_request_survives_every_network_fault_exactly_once() {
 #[test]
 fn lost_model_is_restored_without_repeating_steps() {
     let runtime = runtime();
-    let (whole, _, history, _) = through(&runtime, None, Vec::new());
+    let (whole, _, history, _) = run_with_faults(&runtime, None, Vec::new());
     let whole = whole.unwrap();
     // Calibration has ten computations on its own model; then gradients and steps alternate.
     for after in 0..=19 {
-        let (came, _, done, said) = through(&runtime, Some(Misbehaviour::ForgetsAfter(after)), Vec::new());
-        let came = came.unwrap_or_else(|e| panic!("forgets after {after}: {e}"));
-        assert_eq!((&came, &done), (&whole, &history), "forgets after {after}: {said:?}");
+        let (result, _, done, log_lines) =
+            run_with_faults(&runtime, Some(Misbehaviour::ForgetsAfter(after)), Vec::new());
+        let result = result.unwrap_or_else(|e| panic!("forgets after {after}: {e}"));
+        assert_eq!((&result, &done), (&whole, &history), "forgets after {after}: {log_lines:?}");
     }
-    let (_, _, _, said) = through(&runtime, Some(Misbehaviour::ForgetsAfter(15)), Vec::new());
-    assert!(said.iter().any(|l| l.contains("lost the model") && l.contains("requests")), "{said:?}");
+    let (_, _, _, log_lines) = run_with_faults(&runtime, Some(Misbehaviour::ForgetsAfter(15)), Vec::new());
+    assert!(log_lines.iter().any(|l| l.contains("lost the model") && l.contains("requests")), "{log_lines:?}");
 }
 
 #[test]
 fn stale_gradient_of_another_run_enters_no_step() {
     let runtime = runtime();
-    let (whole, _, history, _) = through(&runtime, None, Vec::new());
+    let (whole, _, history, _) = run_with_faults(&runtime, None, Vec::new());
     let whole = whole.unwrap();
     // Models in order: the calibration's, which discards the gradient; the trainer's and the one that repeats its first
     // step; the resumed one's, the one that loads the checkpoint, and the one that repeats the first step.
     for at in 1..=6 {
-        let (came, _, done, said) = through(&runtime, Some(Misbehaviour::LeavesGradient(at)), Vec::new());
-        let came = came.unwrap_or_else(|e| panic!("left to model {at}: {e}"));
-        assert_eq!((&came, &done), (&whole, &history), "left to model {at}: {said:?}");
-        let told = said.iter().filter(|l| l.contains("left its gradient behind")).count();
-        assert_eq!(told > 0, at > 1, "left to model {at}: {said:?}");
+        let (result, _, done, log_lines) =
+            run_with_faults(&runtime, Some(Misbehaviour::LeavesGradient(at)), Vec::new());
+        let result = result.unwrap_or_else(|e| panic!("left to model {at}: {e}"));
+        assert_eq!((&result, &done), (&whole, &history), "left to model {at}: {log_lines:?}");
+        let reports = log_lines.iter().filter(|l| l.contains("left its gradient behind")).count();
+        assert_eq!(reports > 0, at > 1, "left to model {at}: {log_lines:?}");
     }
 }
 
 #[test]
 fn model_lost_at_any_sample_is_restored() {
     let runtime = runtime();
-    let (whole, _, history, _) = through(&runtime, None, Vec::new());
+    let (whole, _, history, _) = run_with_faults(&runtime, None, Vec::new());
     let whole = whole.unwrap();
     // Two publishes and a resume each sample a fingerprint, and one completion is sampled.
     for at in 0..4 {
-        let (came, _, done, said) = through(&runtime, Some(Misbehaviour::ForgetsAtSample(at)), Vec::new());
-        let came = came.unwrap_or_else(|e| panic!("forgets at sample {at}: {e}"));
-        assert_eq!((&came, &done), (&whole, &history), "forgets at sample {at}: {said:?}");
-        assert!(said.len() == 1 && said[0].contains("lost the model"), "{said:?}");
+        let (result, _, done, log_lines) =
+            run_with_faults(&runtime, Some(Misbehaviour::ForgetsAtSample(at)), Vec::new());
+        let result = result.unwrap_or_else(|e| panic!("forgets at sample {at}: {e}"));
+        assert_eq!((&result, &done), (&whole, &history), "forgets at sample {at}: {log_lines:?}");
+        assert!(log_lines.len() == 1 && log_lines[0].contains("lost the model"), "{log_lines:?}");
     }
 }
 
 /// A trainer after two steps with published weights, without calibration.
-fn published(double: &Double, dir: &std::path::Path, notices: StatusLog) -> TinkerTrainer {
-    let mut settings = script::settings(&double.url(), dir, notices);
+fn published(double: &TinkerDouble, dir: &std::path::Path, status_log: StatusLog) -> TinkerTrainer {
+    let mut settings = script::settings(&double.url(), dir, status_log);
     settings.calibrate = false;
     let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
     for loss in [Loss::of(Objective::CrossEntropy), Loss::of(Objective::ppo(0.2, 0.3))] {
         trainer.forward_backward(&script::batch(1.0), &loss).unwrap();
         trainer.optim_step(&script::step()).unwrap();
     }
-    trainer.publish(&AdapterName::default()).unwrap();
+    trainer.publish(&WeightsName::default()).unwrap();
     trainer
 }
 
 #[test]
 fn concurrent_samples_restore_a_lost_model_once() {
     let runtime = runtime();
-    let whole = through(&runtime, None, Vec::new()).0.unwrap();
-    let double = runtime.block_on(Double::start(None));
-    let (notices, said) = capture_log();
+    let whole = run_with_faults(&runtime, None, Vec::new()).0.unwrap();
+    let double = runtime.block_on(TinkerDouble::start(None));
+    let (status_log, log_lines) = capture_log();
     let dir = tempfile::tempdir().unwrap();
-    let mut trainer = published(&double, dir.path(), notices);
+    let mut trainer = published(&double, dir.path(), status_log);
     let sampler = Arc::new(trainer.sampler().unwrap());
     let sample_many = || {
         runtime.block_on(async {
@@ -162,13 +165,13 @@ fn concurrent_samples_restore_a_lost_model_once() {
     let before = computed();
     double.world.lock().unwrap().forget_models();
     sample_many();
-    let lines = std::mem::take(&mut *said.lock().unwrap());
+    let lines = std::mem::take(&mut *log_lines.lock().unwrap());
     assert!(lines.len() == 1 && lines[0].contains("lost the model"), "{lines:?}");
     assert_eq!(computed(), before, "one restore from the saved state");
     // The model still exists; only its sampling session is lost.
     double.world.lock().unwrap().forget_sessions();
     sample_many();
-    let lines = std::mem::take(&mut *said.lock().unwrap());
+    let lines = std::mem::take(&mut *log_lines.lock().unwrap());
     assert!(lines.len() == 1 && lines[0].contains("lost policy@0 for sampling"), "{lines:?}");
     assert_eq!(computed(), before, "no training is repeated");
     // Training continues with identical results.
@@ -180,7 +183,7 @@ fn concurrent_samples_restore_a_lost_model_once() {
 #[test]
 fn invalid_sample_responses_are_retried() {
     let runtime = runtime();
-    let double = runtime.block_on(Double::start(None));
+    let double = runtime.block_on(TinkerDouble::start(None));
     let dir = tempfile::tempdir().unwrap();
     let trainer = published(&double, dir.path(), StatusLog::default());
     let sampler = trainer.sampler().unwrap();
@@ -201,7 +204,7 @@ fn invalid_sample_responses_are_retried() {
 #[test]
 fn sampler_without_its_trainer_reports_it() {
     let runtime = runtime();
-    let double = runtime.block_on(Double::start(None));
+    let double = runtime.block_on(TinkerDouble::start(None));
     let dir = tempfile::tempdir().unwrap();
     let trainer = published(&double, dir.path(), StatusLog::default());
     let sampler = trainer.sampler().unwrap();
@@ -212,14 +215,14 @@ fn sampler_without_its_trainer_reports_it() {
 
 #[test]
 fn sampling_from_wrong_weights_is_rejected() {
-    let e = through(&runtime(), Some(Misbehaviour::StaleSampler), Vec::new()).0.unwrap_err().to_string();
+    let e = run_with_faults(&runtime(), Some(Misbehaviour::StaleSampler), Vec::new()).0.unwrap_err().to_string();
     assert!(e.contains("it does not have policy@") && e.contains("log-probs of the fingerprint sequence"), "{e}");
 }
 
 #[test]
 fn sequence_number_conflict_is_permanent() {
     let runtime = runtime();
-    let double = runtime.block_on(Double::start(None));
+    let double = runtime.block_on(TinkerDouble::start(None));
     let conflict = Fault::reply(409, "{\"detail\": \"Training request sequence number was reused\"}");
     let dir = tempfile::tempdir().unwrap();
     let connect = |faults: Vec<Fault>| {
@@ -239,36 +242,36 @@ fn sequence_number_conflict_is_permanent() {
 #[test]
 fn error_states_the_first_failure_after_the_outage_timeout() {
     let runtime = runtime();
-    let double = runtime.block_on(Double::start(None));
+    let double = runtime.block_on(TinkerDouble::start(None));
     let first = Fault::reply(503, "{\"detail\": \"the engine fell over\"}");
     let faults = [first].into_iter().chain((0..500).map(|_| Fault::Reset));
     let proxy = runtime.block_on(Proxy::start(double.address, faults));
-    let (notices, said) = capture_log();
+    let (status_log, log_lines) = capture_log();
     let dir = tempfile::tempdir().unwrap();
-    let mut settings = script::settings(&format!("http://{}", proxy.address), dir.path(), notices);
+    let mut settings = script::settings(&format!("http://{}", proxy.address), dir.path(), status_log);
     settings.server.timeouts.outage = Duration::from_millis(1500);
     let e = TinkerTrainer::connect(settings, None).err().unwrap().to_string();
     assert!(e.contains("the engine fell over; last: ") && e.contains("waited 2 s"), "{e}");
-    let said = said.lock().unwrap();
+    let log_lines = log_lines.lock().unwrap();
     assert!(
-        said.len() == 1 && said[0].contains("is unreachable") && said[0].contains("retrying for up to"),
-        "{said:?}"
+        log_lines.len() == 1 && log_lines[0].contains("is unreachable") && log_lines[0].contains("retrying for up to"),
+        "{log_lines:?}"
     );
 }
 
 #[test]
 fn unreferenced_server_state_is_deleted() {
     let runtime = runtime();
-    let double = runtime.block_on(Double::start(None));
+    let double = runtime.block_on(TinkerDouble::start(None));
     let dir = tempfile::tempdir().unwrap();
     let mut settings = script::settings(&double.url(), dir.path(), StatusLog::default());
     settings.calibrate = false;
-    let kept = |kind: &str| {
+    let num_saved = |kind: &str| {
         let world = double.world.lock().unwrap();
-        world.saved.keys().filter(|place| place.contains(&format!("/{kind}/"))).count()
+        world.saved.keys().filter(|path| path.contains(&format!("/{kind}/"))).count()
     };
     let mut trainer = TinkerTrainer::connect(settings.clone(), None).unwrap();
-    let policy = AdapterName::default();
+    let policy = WeightsName::default();
     let learn = |trainer: &mut TinkerTrainer, advantage: f32, loss: &Loss| {
         trainer.forward_backward(&script::batch(advantage), loss).unwrap();
         trainer.optim_step(&script::step()).unwrap();
@@ -279,21 +282,21 @@ fn unreferenced_server_state_is_deleted() {
     trainer.publish(&policy).unwrap();
     learn(&mut trainer, -1.0, &ppo);
     trainer.publish(&policy).unwrap();
-    assert_eq!((kept("weights"), kept("sampler_weights")), (1, 1), "only the newest of each");
+    assert_eq!((num_saved("weights"), num_saved("sampler_weights")), (1, 1), "only the newest of each");
     let (first, second) = (dir.path().join("run/first"), dir.path().join("run/second"));
     trainer.save(&first).unwrap();
     // No step in between: both checkpoints refer to one state, which is deleted with the last of them.
     trainer.save(&second).unwrap();
-    assert_eq!(kept("weights"), 1);
+    assert_eq!(num_saved("weights"), 1);
     learn(&mut trainer, 0.5, &ppo);
     trainer.release_checkpoint(&first);
     std::fs::remove_dir_all(&first).unwrap();
-    assert_eq!(kept("weights"), 1);
+    assert_eq!(num_saved("weights"), 1);
     drop(trainer);
-    assert_eq!((kept("weights"), kept("sampler_weights")), (1, 0), "a checkpoint refers to the state");
+    assert_eq!((num_saved("weights"), num_saved("sampler_weights")), (1, 0), "a checkpoint refers to the state");
     let mut resumed = TinkerTrainer::connect(settings.clone(), None).unwrap();
     resumed.load(&second).unwrap();
     resumed.release_checkpoint(&second);
     drop(resumed);
-    assert_eq!((kept("weights"), kept("sampler_weights")), (0, 0));
+    assert_eq!((num_saved("weights"), num_saved("sampler_weights")), (0, 0));
 }

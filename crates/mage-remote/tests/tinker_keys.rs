@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{capture_log, runtime, tinker_double::Double, tinker_script as script};
+use common::{capture_log, runtime, tinker_double::TinkerDouble, tinker_script as script};
 use mage_engine::Trainer;
 use mage_remote::{ApiKey, StatusLog, TinkerTrainer};
 use serde_json::json;
@@ -23,7 +23,7 @@ fn no_response_reveals_the_key() {
     let (key, secret) = (ApiKey::from_env(VARIABLE).unwrap().unwrap(), std::env::var(VARIABLE).unwrap());
     let long = format!("{}{secret}", "x".repeat(400 - secret.len() / 2));
     let escaped: String = secret.chars().map(|c| format!("\\u{:04x}", c as u32)).collect();
-    let said = |v: serde_json::Value| v.to_string();
+    let body = |v: serde_json::Value| v.to_string();
     // Request path, status, body, and text that the error must still contain.
     let all = [
         ("client/config", 403, secret.clone(), "403"),
@@ -33,7 +33,7 @@ fn no_response_reveals_the_key() {
         (
             "get_server_capabilities",
             200,
-            said(json!({"supported_models": [{"model_name": secret}]})),
+            body(json!({"supported_models": [{"model_name": secret}]})),
             "the server offers [key], not",
         ),
         (
@@ -45,32 +45,32 @@ fn no_response_reveals_the_key() {
         (
             "create_session",
             200,
-            said(json!({"session_id": "s", "error_message": format!("no: {secret}")})),
+            body(json!({"session_id": "s", "error_message": format!("no: {secret}")})),
             "no: [key]",
         ),
-        ("create_session", 200, said(json!({"session_id": {"is": secret}})), "no session id in the response"),
-        ("create_model", 200, said(json!({"model_id": "m", "request_id": {secret.clone(): 1}})), "create_model"),
+        ("create_session", 200, body(json!({"session_id": {"is": secret}})), "no session id in the response"),
+        ("create_model", 200, body(json!({"model_id": "m", "request_id": {secret.clone(): 1}})), "create_model"),
         ("create_model", 200, format!("\"{secret}\""), "invalid type: string \"[key]\""),
         ("create_model", 200, format!("\"{escaped}\""), "invalid type: string \"[key]\""),
-        ("create_model", 400, said(json!({"detail": secret})), "[key]"),
-        ("create_model", 422, said(json!({"detail": [{"msg": secret}]})), "[key]"),
-        ("retrieve_future", 400, said(json!({"detail": secret})), "[key]"),
-        ("retrieve_future", 408, said(json!({"detail": secret})), "[key]"),
-        ("optim_step", 409, said(json!({"detail": secret})), "[key]"),
+        ("create_model", 400, body(json!({"detail": secret})), "[key]"),
+        ("create_model", 422, body(json!({"detail": [{"msg": secret}]})), "[key]"),
+        ("retrieve_future", 400, body(json!({"detail": secret})), "[key]"),
+        ("retrieve_future", 408, body(json!({"detail": secret})), "[key]"),
+        ("optim_step", 409, body(json!({"detail": secret})), "[key]"),
         ("optim_step", 200, format!("\"{secret}\""), "invalid type: string \"[key]\""),
     ];
     std::thread::scope(|scope| {
         for (path, status, body, about) in &all {
             let (runtime, key, secret) = (&runtime, key.clone(), &secret);
             scope.spawn(move || {
-                let double = runtime.block_on(Double::start(None));
+                let double = runtime.block_on(TinkerDouble::start(None));
                 let (on, body) = (*path, body.clone());
                 let again = body.clone();
                 let status = *status;
                 double.override_responses(move |path, _| (path == on).then(|| (status, body.clone())));
-                let (notices, lines) = capture_log();
+                let (status_log, lines) = capture_log();
                 let dir = tempfile::tempdir().unwrap();
-                let mut settings = script::settings(&double.url(), dir.path(), notices);
+                let mut settings = script::settings(&double.url(), dir.path(), status_log);
                 settings.server.key = Some(key);
                 settings.server.timeouts.outage = Duration::from_millis(1200);
                 settings.server.timeouts.operation = Duration::from_millis(1200);
@@ -90,10 +90,10 @@ fn no_response_reveals_the_key() {
 fn log_line_about_a_lost_model_has_no_key() {
     let runtime = runtime();
     let (key, secret) = (ApiKey::from_env(VARIABLE).unwrap().unwrap(), std::env::var(VARIABLE).unwrap());
-    let double = runtime.block_on(Double::start(None));
-    let (notices, lines) = capture_log();
+    let double = runtime.block_on(TinkerDouble::start(None));
+    let (status_log, lines) = capture_log();
     let dir = tempfile::tempdir().unwrap();
-    let mut settings = script::settings(&double.url(), dir.path(), notices);
+    let mut settings = script::settings(&double.url(), dir.path(), status_log);
     settings.server.key = Some(key);
     settings.calibrate = false;
     let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
@@ -111,27 +111,29 @@ fn log_line_about_a_lost_model_has_no_key() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn insecure_transport_warning_precedes_the_first_request() {
-    let double = Double::start(None).await;
+    let double = TinkerDouble::start(None).await;
     let requests = Arc::<AtomicUsize>::default();
     let count = Arc::clone(&requests);
     double.override_responses(move |_, _| {
         count.fetch_add(1, Ordering::SeqCst);
         None
     });
-    let said = Arc::<Mutex<Vec<(String, usize)>>>::default();
-    let (hear, count) = (Arc::clone(&said), Arc::clone(&requests));
-    let notices =
-        StatusLog::new(move |line| hear.lock().unwrap().push((line.to_owned(), count.load(Ordering::SeqCst))));
+    let log_lines = Arc::<Mutex<Vec<(String, usize)>>>::default();
+    let (sink, count) = (Arc::clone(&log_lines), Arc::clone(&requests));
+    let status_log =
+        StatusLog::new(move |line| sink.lock().unwrap().push((line.to_owned(), count.load(Ordering::SeqCst))));
     let dir = tempfile::tempdir().unwrap();
     // Resolves to this machine without being a loopback address.
     let url = format!("http://0.0.0.0:{}", double.address.port());
-    let mut server = script::settings(&url, dir.path(), notices).server;
+    let mut server = script::settings(&url, dir.path(), status_log).server;
     server.key = ApiKey::from_env(VARIABLE).unwrap();
     server.probe(Duration::from_secs(5)).await.unwrap();
-    let said = said.lock().unwrap();
+    let log_lines = log_lines.lock().unwrap();
     assert!(
-        said.len() == 1 && said[0].0.contains("receives its API key over unencrypted http") && said[0].1 == 0,
-        "{said:?}"
+        log_lines.len() == 1
+            && log_lines[0].0.contains("receives its API key over unencrypted http")
+            && log_lines[0].1 == 0,
+        "{log_lines:?}"
     );
     assert!(requests.load(Ordering::SeqCst) > 0);
 }

@@ -5,10 +5,10 @@ mod common;
 use common::{
     proxy::{Fault, Proxy},
     runtime,
-    tinker_double::Double,
+    tinker_double::TinkerDouble,
     tinker_script as script,
 };
-use mage_engine::{AdapterName, Loss, Objective, Trainer};
+use mage_engine::{Loss, Objective, Trainer, WeightsName};
 use mage_remote::{StatusLog, TinkerSettings, TinkerTrainer};
 use std::{
     collections::BTreeMap,
@@ -23,7 +23,7 @@ use tokio::runtime::Runtime;
 type Results = BTreeMap<usize, (f64, f64)>;
 
 const UPDATES: usize = 4;
-/// Updates after which weights are published and a checkpoint is saved; only one checkpoint is kept.
+/// Updates after which weights are published and a checkpoint is saved; only the newest checkpoint remains.
 const CHECKPOINTS: [usize; 2] = [2, 3];
 
 fn checkpoint_dir(run: &Path, update: usize) -> PathBuf {
@@ -39,7 +39,7 @@ fn checkpoints(run: &Path) -> Vec<usize> {
 
 /// Runs from the newest checkpoint to the end or until killed. Checkpoints are written as run directories write them:
 /// staged, renamed, then older ones are removed.
-fn run_updates(settings: &TinkerSettings, run: &Path, numbers: &mut Results) -> mage_engine::Result<()> {
+fn run_updates(settings: &TinkerSettings, run: &Path, results: &mut Results) -> mage_engine::Result<()> {
     let mut trainer = TinkerTrainer::connect(settings.clone(), None)?;
     let mut done = 0;
     if let Some(newest) = checkpoints(run).last() {
@@ -53,11 +53,11 @@ fn run_updates(settings: &TinkerSettings, run: &Path, numbers: &mut Results) -> 
         let stepped = trainer.optim_step(&script::step())?;
         done += 1;
         assert_eq!(stepped.steps, done as u64);
-        numbers.insert(done, (report.loss, stepped.grad_norm));
+        results.insert(done, (report.loss, stepped.grad_norm));
         if !CHECKPOINTS.contains(&done) {
             continue;
         }
-        trainer.publish(&AdapterName::default())?;
+        trainer.publish(&WeightsName::default())?;
         let staging = run.join(".unfinished");
         let _ = fs::remove_dir_all(&staging);
         trainer.save(&staging)?;
@@ -71,8 +71,8 @@ fn run_updates(settings: &TinkerSettings, run: &Path, numbers: &mut Results) -> 
 }
 
 /// Runs with faults and resumes if killed. Returns results, number of requests and weight history.
-fn through(runtime: &Runtime, faults: Vec<Fault>) -> (Results, usize, Vec<u64>) {
-    let double = runtime.block_on(Double::start(None));
+fn run_with_faults(runtime: &Runtime, faults: Vec<Fault>) -> (Results, usize, Vec<u64>) {
+    let double = runtime.block_on(TinkerDouble::start(None));
     double.world.lock().unwrap().packs_anything = true;
     let proxy = runtime.block_on(Proxy::start(double.address, faults));
     let dir = tempfile::tempdir().unwrap();
@@ -82,26 +82,26 @@ fn through(runtime: &Runtime, faults: Vec<Fault>) -> (Results, usize, Vec<u64>) 
     settings.calibrate = false;
     // On a slow machine, only the faults may kill it.
     settings.server.timeouts.attempt = Duration::from_secs(20);
-    let mut numbers = Results::new();
-    let died = run_updates(&settings, &run, &mut numbers).is_err();
+    let mut results = Results::new();
+    let died = run_updates(&settings, &run, &mut results).is_err();
     let requests = proxy.requests.load(Ordering::SeqCst);
     if died {
         // Its session has expired, and its slot goes to the next model with its gradient.
         double.world.lock().unwrap().expire_models();
         settings.server.url = double.url();
-        run_updates(&settings, &run, &mut numbers).unwrap_or_else(|e| panic!("killed at request {requests}: {e}"));
+        run_updates(&settings, &run, &mut results).unwrap_or_else(|e| panic!("killed at request {requests}: {e}"));
     }
     let world = double.world.lock().unwrap();
-    let kept = world.saved.keys().filter(|path| path.contains("/weights/")).count();
+    let saved_states = world.saved.keys().filter(|path| path.contains("/weights/")).count();
     // The checkpoint's state, and states that the killed run could not delete.
-    assert!(kept >= 1 && kept <= if died { 3 } else { 1 }, "{:?}", world.saved.keys());
-    (numbers, requests, world.last_history.clone())
+    assert!(saved_states >= 1 && saved_states <= if died { 3 } else { 1 }, "{:?}", world.saved.keys());
+    (results, requests, world.last_history.clone())
 }
 
 #[test]
 fn run_killed_at_any_request_resumes_with_identical_results() {
     let runtime = runtime();
-    let (whole, requests, history) = through(&runtime, Vec::new());
+    let (whole, requests, history) = run_with_faults(&runtime, Vec::new());
     assert_eq!(whole.len(), UPDATES);
     // The last request was not received, or its response was lost. After that every request is rejected, which ends a
     // run at once.
@@ -116,9 +116,9 @@ fn run_killed_at_any_request_resumes_with_identical_results() {
                     let words = format!("{fault:?} at {at}");
                     let alive = (0..at).map(|_| Fault::Pass).chain([fault]);
                     let dead = (0..100).map(|_| Fault::reply(400, "dead"));
-                    let (numbers, asked, done) = through(&runtime, alive.chain(dead).collect());
-                    assert!(asked > at, "{words} was never met: it came to {asked} requests");
-                    assert_eq!((&numbers, &done), (&whole, &history), "{words}");
+                    let (results, sent, done) = run_with_faults(&runtime, alive.chain(dead).collect());
+                    assert!(sent > at, "{words} was not reached: {sent} requests were sent");
+                    assert_eq!((&results, &done), (&whole, &history), "{words}");
                 }
             });
         }

@@ -4,21 +4,21 @@ mod common;
 
 use common::{
     capture_log, runtime,
-    tinker_double::{Double, Misbehaviour},
+    tinker_double::{Misbehaviour, TinkerDouble},
     tinker_script::{self as script, ScriptResult},
 };
-use mage_engine::{AdapterName, Loss, Objective, Trainer};
+use mage_engine::{Loss, Objective, Trainer, WeightsName};
 use mage_remote::{StatusLog, TinkerTrainer};
 use tokio::runtime::Runtime;
 
 /// Result and weight history of the script without faults.
 fn without_faults(runtime: &Runtime) -> (ScriptResult, Vec<u64>) {
-    let double = runtime.block_on(Double::start(None));
+    let double = runtime.block_on(TinkerDouble::start(None));
     let dir = tempfile::tempdir().unwrap();
-    let came =
+    let result =
         script::run_script(&script::settings(&double.url(), dir.path(), StatusLog::default()), dir.path()).unwrap();
     let history = double.world.lock().unwrap().last_history.clone();
-    (came, history)
+    (result, history)
 }
 
 #[test]
@@ -28,20 +28,20 @@ fn nonfinite_gradient_is_discarded_and_retried() {
     // Before the first save, after it, and after a checkpoint was loaded. The first gradients are computed on two
     // models.
     for at in 1..=7 {
-        let double = runtime.block_on(Double::start(Some(Misbehaviour::NonFiniteGradient(at, 1))));
-        let (notices, said) = capture_log();
+        let double = runtime.block_on(TinkerDouble::start(Some(Misbehaviour::NonFiniteGradient(at, 1))));
+        let (status_log, log_lines) = capture_log();
         let dir = tempfile::tempdir().unwrap();
-        let mut settings = script::settings(&double.url(), dir.path(), notices);
+        let mut settings = script::settings(&double.url(), dir.path(), status_log);
         settings.calibrate = false;
         assert_eq!(script::run_script(&settings, dir.path()).unwrap(), whole, "at gradient {at}");
         assert_eq!(double.world.lock().unwrap().last_history, history, "at gradient {at}");
-        let said = said.lock().unwrap();
-        assert_eq!(said.len(), 1, "{said:?}");
-        let seen = "returned invalid log-prob NaN (sequence 0 of 2, token 2 of 6";
-        let done = ") for forward_backward, which was discarded; restoring ";
+        let log_lines = log_lines.lock().unwrap();
+        assert_eq!(log_lines.len(), 1, "{log_lines:?}");
+        let rejected = "returned invalid log-prob NaN (sequence 0 of 2, token 2 of 6";
+        let restored = ") for forward_backward, which was discarded; restoring ";
         match at {
-            2 | 7 => assert!(said[0].contains("a replayed gradient differs by inf; retrying"), "{said:?}"),
-            _ => assert!(said[0].contains(seen) && said[0].contains(done), "{said:?}"),
+            2 | 7 => assert!(log_lines[0].contains("a replayed gradient differs by inf; retrying"), "{log_lines:?}"),
+            _ => assert!(log_lines[0].contains(rejected) && log_lines[0].contains(restored), "{log_lines:?}"),
         }
     }
 }
@@ -51,7 +51,7 @@ fn repeated_nonfinite_gradient_fails_before_a_step_and_the_checkpoint_resumes() 
     let runtime = runtime();
     let (whole, history) = without_faults(&runtime);
     // The first gradient is computed twice, so the fifth follows the checkpoint.
-    let double = runtime.block_on(Double::start(Some(Misbehaviour::NonFiniteGradient(5, 2))));
+    let double = runtime.block_on(TinkerDouble::start(Some(Misbehaviour::NonFiniteGradient(5, 2))));
     let dir = tempfile::tempdir().unwrap();
     let mut settings = script::settings(&double.url(), dir.path(), StatusLog::default());
     settings.calibrate = false;
@@ -75,7 +75,7 @@ fn repeated_nonfinite_gradient_fails_before_a_step_and_the_checkpoint_resumes() 
 #[test]
 fn no_step_follows_a_nonfinite_gradient() {
     let runtime = runtime();
-    let double = runtime.block_on(Double::start(Some(Misbehaviour::NonFiniteGradient(1, 2))));
+    let double = runtime.block_on(TinkerDouble::start(Some(Misbehaviour::NonFiniteGradient(1, 2))));
     let dir = tempfile::tempdir().unwrap();
     let mut settings = script::settings(&double.url(), dir.path(), StatusLog::default());
     settings.calibrate = false;
@@ -94,7 +94,7 @@ fn step_with_a_nonfinite_norm_is_undone() {
     let (imitate, ppo) = (Loss::of(Objective::CrossEntropy), Loss::of(Objective::ppo(0.2, 0.3)));
     // Final weight history; a skipped step is repeated.
     let learn = |misbehaviour| {
-        let double = runtime.block_on(Double::start(misbehaviour));
+        let double = runtime.block_on(TinkerDouble::start(misbehaviour));
         let dir = tempfile::tempdir().unwrap();
         let mut settings = script::settings(&double.url(), dir.path(), StatusLog::default());
         settings.calibrate = false;
@@ -117,7 +117,7 @@ fn step_with_a_nonfinite_norm_is_undone() {
                 taken_back.push(at);
             }
             if at == 1 {
-                trainer.publish(&AdapterName::default()).unwrap();
+                trainer.publish(&WeightsName::default()).unwrap();
             }
         }
         let history = double.world.lock().unwrap().last_history.clone();

@@ -4,12 +4,12 @@ mod common;
 
 use common::{
     runtime,
-    tinker_double::Double,
+    tinker_double::TinkerDouble,
     tinker_script as script,
     vllm_double::Vllm,
     vllm_script::{names, settings as pool_settings, short_attempts},
 };
-use mage_engine::{AdapterName, Trainer};
+use mage_engine::{Trainer, WeightsName};
 use mage_remote::{StatusLog, TinkerTrainer, VllmPool, VllmPoolSettings};
 use std::{
     sync::{
@@ -22,7 +22,7 @@ use std::{
 #[test]
 fn adapter_is_downloaded_once_for_all_consumers() {
     let runtime = runtime();
-    let double = runtime.block_on(Double::start(None));
+    let double = runtime.block_on(TinkerDouble::start(None));
     let vllm = runtime.block_on(Vllm::start(Duration::ZERO));
     let dir = tempfile::tempdir().unwrap();
     let (adapters, checkpoint) = (dir.path().join("adapters"), dir.path().join("checkpoint"));
@@ -40,13 +40,13 @@ fn adapter_is_downloaded_once_for_all_consumers() {
         None
     });
     // As at the start of a run, and after an update that ends with a checkpoint.
-    trainer.publish(&AdapterName::new("reference")).unwrap();
-    trainer.publish(&AdapterName::default()).unwrap();
+    trainer.publish(&WeightsName::new("reference")).unwrap();
+    trainer.publish(&WeightsName::default()).unwrap();
     trainer.save(&checkpoint).unwrap();
     assert_eq!(fetched.load(Ordering::SeqCst), 1);
     assert_eq!(names(&vllm), ["policy@0", "reference@0"]);
     let read = |folder: &std::path::Path| std::fs::read(folder.join("adapter_model.safetensors")).unwrap();
-    for pushed in vllm.seen.adapters.lock().unwrap().values() {
+    for pushed in vllm.state.adapters.lock().unwrap().values() {
         assert_eq!(read(pushed.as_ref()), read(&checkpoint));
     }
     // If the directory is gone the adapter is downloaded again; older published copies are missing.

@@ -16,14 +16,14 @@ fn record_the_script() {
     let url = at("MAGE_TINKER_URL");
     let server = url.strip_prefix("http://").unwrap().parse().unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let (address, kept) = runtime.block_on(record(server));
+    let (address, exchanges) = runtime.block_on(record(server));
     let dir = tempfile::tempdir().unwrap();
     let mut settings = script::settings(&format!("http://{address}"), dir.path(), StatusLog::default());
     settings.server.timeouts.attempt = std::time::Duration::from_secs(60);
     settings.server.timeouts.operation = std::time::Duration::from_secs(300);
-    let came = script::run_script(&settings, dir.path()).unwrap();
-    eprintln!("{came:?}");
-    let lines: Vec<String> = kept
+    let result = script::run_script(&settings, dir.path()).unwrap();
+    eprintln!("{result:?}");
+    let lines: Vec<String> = exchanges
         .lock()
         .unwrap()
         .iter()

@@ -6,10 +6,10 @@ use common::{
     LogLines, capture_log,
     proxy::{Fault, Proxy},
     runtime,
-    tinker_double::{Double, Misbehaviour},
+    tinker_double::{Misbehaviour, TinkerDouble},
     tinker_script as script,
 };
-use mage_engine::{AdapterName, Loss, Objective, Trainer};
+use mage_engine::{Loss, Objective, Trainer, WeightsName};
 use mage_remote::{Timeouts, TinkerSettings, TinkerTrainer};
 use serde_json::json;
 use std::{
@@ -33,9 +33,9 @@ fn uncalibrated(url: &str, dir: &Path) -> (TinkerSettings, LogLines) {
 #[test]
 fn failing_model_creation_is_retried_and_logged() {
     let runtime = runtime();
-    let double = runtime.block_on(Double::start(None));
-    let asked = Arc::<AtomicUsize>::default();
-    let count = Arc::clone(&asked);
+    let double = runtime.block_on(TinkerDouble::start(None));
+    let requests = Arc::<AtomicUsize>::default();
+    let count = Arc::clone(&requests);
     double.override_responses(move |path, _| {
         let first = path == "create_model" && count.fetch_add(1, Ordering::SeqCst) == 0;
         let text = if first { "CUDA out of memory" } else { "worker is dead" };
@@ -46,8 +46,8 @@ fn failing_model_creation_is_retried_and_logged() {
     settings.server.timeouts.outage = Duration::from_secs(4);
     let e = TinkerTrainer::connect(settings, None).err().unwrap().to_string();
     assert!(e.contains("create_model: ") && e.contains("CUDA out of memory; last: "), "{e}");
-    let (asked, lines) = (asked.load(Ordering::SeqCst), lines.lock().unwrap());
-    assert!((3..=6).contains(&asked), "{asked} times");
+    let (requests, lines) = (requests.load(Ordering::SeqCst), lines.lock().unwrap());
+    assert!((3..=6).contains(&requests), "{requests} requests");
     assert!(lines.len() <= 2 && lines[0].contains("create_model") && lines[0].contains("up to 4 s"), "{lines:?}");
     assert!(lines[0].contains("CUDA out of memory"), "{lines:?}");
 }
@@ -55,7 +55,7 @@ fn failing_model_creation_is_retried_and_logged() {
 #[test]
 fn server_without_a_free_slot_is_waited_for() {
     let runtime = runtime();
-    let double = runtime.block_on(Double::start(None));
+    let double = runtime.block_on(TinkerDouble::start(None));
     let dir = tempfile::tempdir().unwrap();
     let (mut settings, lines) = uncalibrated(&double.url(), dir.path());
     settings.server.timeouts.outage = Duration::from_secs(2);
@@ -87,12 +87,12 @@ fn server_without_a_free_slot_is_waited_for() {
 #[test]
 fn failed_restores_leave_no_models() {
     let runtime = runtime();
-    let double = runtime.block_on(Double::start(None));
+    let double = runtime.block_on(TinkerDouble::start(None));
     let dir = tempfile::tempdir().unwrap();
     let (settings, _) = uncalibrated(&double.url(), dir.path());
     let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
     script::train_three_steps(&mut trainer);
-    trainer.publish(&AdapterName::default()).unwrap();
+    trainer.publish(&WeightsName::default()).unwrap();
     double.world.lock().unwrap().forget_models();
     let mut left = 3;
     double.override_responses(move |path, _| {
@@ -107,7 +107,7 @@ fn failed_restores_leave_no_models() {
 /// Trains on a server that fails `times` times.
 fn train_on_failing_server(failing: &'static str, status: u16, times: usize) {
     let runtime = runtime();
-    let double = runtime.block_on(Double::start(None));
+    let double = runtime.block_on(TinkerDouble::start(None));
     let dir = tempfile::tempdir().unwrap();
     let (mut settings, lines) = uncalibrated(&double.url(), dir.path());
     settings.server.timeouts.outage = Duration::from_secs(40);
@@ -139,7 +139,7 @@ fn long_failures_are_retried_and_logged_once() {
 fn permanent_failures_end_at_the_outage_timeout() {
     let runtime = runtime();
     for failing in ["optim_step", "retrieve_future"] {
-        let double = runtime.block_on(Double::start(None));
+        let double = runtime.block_on(TinkerDouble::start(None));
         let dir = tempfile::tempdir().unwrap();
         let (mut settings, _) = uncalibrated(&double.url(), dir.path());
         settings.server.timeouts.outage = Duration::from_secs(2);
@@ -158,7 +158,7 @@ fn permanent_failures_end_at_the_outage_timeout() {
 #[test]
 fn silent_server_ends_at_the_outage_timeout() {
     let runtime = runtime();
-    let double = runtime.block_on(Double::start(None));
+    let double = runtime.block_on(TinkerDouble::start(None));
     let dir = tempfile::tempdir().unwrap();
     // From some request on, nothing responds.
     let proxy = runtime.block_on(Proxy::start_before(double.address, "retrieve_future", vec![Fault::Hang; 100]));
@@ -168,7 +168,7 @@ fn silent_server_ends_at_the_outage_timeout() {
         outage: Duration::from_secs(2),
         operation: Duration::from_secs(3600),
     };
-    double.override_responses(|path, _| (path == "healthz").then(|| (503, "nobody".to_owned())));
+    double.override_responses(|path, _| (path == "healthz").then(|| (503, "no backend".to_owned())));
     let e = TinkerTrainer::connect(settings, None).err().unwrap().to_string();
     assert!(e.contains("during the health check") && e.contains("(waited 2 s)"), "{e}");
     assert!(lines.lock().unwrap().iter().any(|l| l.contains("is unreachable")), "{lines:?}");
@@ -177,13 +177,13 @@ fn silent_server_ends_at_the_outage_timeout() {
 #[test]
 fn missing_result_is_logged_and_ends_at_the_operation_timeout() {
     let runtime = runtime();
-    let double = runtime.block_on(Double::start(None));
+    let double = runtime.block_on(TinkerDouble::start(None));
     let dir = tempfile::tempdir().unwrap();
     let (mut settings, lines) = uncalibrated(&double.url(), dir.path());
     settings.server.timeouts.operation = Duration::from_secs(2);
     let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
-    let asked = Arc::<AtomicUsize>::default();
-    let count = Arc::clone(&asked);
+    let requests = Arc::<AtomicUsize>::default();
+    let count = Arc::clone(&requests);
     double.override_responses(move |path, _| {
         (path == "retrieve_future").then(|| {
             count.fetch_add(1, Ordering::SeqCst);
@@ -192,8 +192,8 @@ fn missing_result_is_logged_and_ends_at_the_operation_timeout() {
     });
     let e = trainer.forward_backward(&script::batch(1.0), &Loss::of(Objective::CrossEntropy)).unwrap_err().to_string();
     assert!(e.contains("forward: 408") && e.contains("waited 2 s"), "{e}");
-    let asked = asked.load(Ordering::SeqCst);
-    assert!(asked < 12, "asked {asked} times");
+    let requests = requests.load(Ordering::SeqCst);
+    assert!(requests < 12, "{requests} requests");
     let lines = lines.lock().unwrap();
     assert!((1..=3).contains(&lines.len()), "{lines:?}");
     assert!(lines[0].contains(&double.url()) && lines[0].contains("has not finished forward after"), "{lines:?}");
@@ -205,7 +205,7 @@ fn missing_result_is_logged_and_ends_at_the_operation_timeout() {
 #[test]
 fn error_of_a_result_states_the_first_failure() {
     let runtime = runtime();
-    let double = runtime.block_on(Double::start(None));
+    let double = runtime.block_on(TinkerDouble::start(None));
     let dir = tempfile::tempdir().unwrap();
     let (mut settings, _) = uncalibrated(&double.url(), dir.path());
     settings.server.timeouts.operation = Duration::from_secs(2);
@@ -227,7 +227,7 @@ fn unfinished_checkpoint_is_saved_under_another_name() {
     let runtime = runtime();
     // With the model still loaded, and lost in a restart.
     for lost in [false, true] {
-        let double = runtime.block_on(Double::start(None));
+        let double = runtime.block_on(TinkerDouble::start(None));
         let dir = tempfile::tempdir().unwrap();
         let (settings, lines) = uncalibrated(&double.url(), dir.path());
         let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
@@ -241,11 +241,11 @@ fn unfinished_checkpoint_is_saved_under_another_name() {
         if lost {
             double.world.lock().unwrap().forget_models();
         }
-        trainer.publish(&AdapterName::default()).unwrap();
+        trainer.publish(&WeightsName::default()).unwrap();
         let lines = std::mem::take(&mut *lines.lock().unwrap());
-        let said = |words: &str| lines.iter().filter(|l| l.contains(words)).count();
-        assert_eq!(said("saving under another name"), 1, "{lines:?}");
-        assert_eq!(said("lost the model"), usize::from(lost), "{lines:?}");
+        let count = |words: &str| lines.iter().filter(|l| l.contains(words)).count();
+        assert_eq!(count("saving under another name"), 1, "{lines:?}");
+        assert_eq!(count("lost the model"), usize::from(lost), "{lines:?}");
         assert_eq!(double.world.lock().unwrap().saved.keys().filter(|p| p.contains("/weights/")).count(), 1);
     }
 }
@@ -253,7 +253,7 @@ fn unfinished_checkpoint_is_saved_under_another_name() {
 #[test]
 fn slow_checkpoint_is_waited_for_up_to_the_outage_timeout() {
     let runtime = runtime();
-    let double = runtime.block_on(Double::start(None));
+    let double = runtime.block_on(TinkerDouble::start(None));
     // Its response is lost and it is listed late; no other name is used meanwhile.
     let proxy = runtime.block_on(Proxy::start_before(double.address, "save_weights ", [Fault::HalfBody]));
     let dir = tempfile::tempdir().unwrap();
@@ -274,11 +274,14 @@ fn slow_checkpoint_is_waited_for_up_to_the_outage_timeout() {
         }
         _ => None,
     });
-    trainer.publish(&AdapterName::default()).unwrap();
+    trainer.publish(&WeightsName::default()).unwrap();
     let saved = double.world.lock().unwrap().saved.clone();
-    let kept: Vec<&String> = saved.keys().filter(|place| place.contains("/weights/")).collect();
+    let states: Vec<&String> = saved.keys().filter(|path| path.contains("/weights/")).collect();
     let first = names.lock().unwrap().first().cloned().unwrap();
-    assert!(kept.len() == 1 && kept[0].ends_with(&format!("/weights/{first}")), "{kept:?}, and {first} was first");
+    assert!(
+        states.len() == 1 && states[0].ends_with(&format!("/weights/{first}")),
+        "{states:?}; the first name was {first}"
+    );
     let lines = lines.lock().unwrap();
     assert_eq!(lines.iter().filter(|l| l.contains("saving under another name")).count(), 1, "{lines:?}");
 }
@@ -286,7 +289,7 @@ fn slow_checkpoint_is_waited_for_up_to_the_outage_timeout() {
 #[test]
 fn save_conflicts_end_at_the_outage_timeout() {
     let runtime = runtime();
-    let double = runtime.block_on(Double::start(None));
+    let double = runtime.block_on(TinkerDouble::start(None));
     let dir = tempfile::tempdir().unwrap();
     let (mut settings, _) = uncalibrated(&double.url(), dir.path());
     settings.server.timeouts.attempt = Duration::from_millis(100);
@@ -301,7 +304,7 @@ fn save_conflicts_end_at_the_outage_timeout() {
             (409, json!({"detail": "Checkpoint already exists"}).to_string())
         })
     });
-    let e = trainer.publish(&AdapterName::default()).unwrap_err().to_string();
+    let e = trainer.publish(&WeightsName::default()).unwrap_err().to_string();
     assert!(
         e.contains("save_weights of `state-") && e.contains("already exists, and the checkpoint is not listed"),
         "{e}"
@@ -315,7 +318,7 @@ fn save_conflicts_end_at_the_outage_timeout() {
 #[test]
 fn slow_download_is_not_repeated() {
     let runtime = runtime();
-    let double = runtime.block_on(Double::start(None));
+    let double = runtime.block_on(TinkerDouble::start(None));
     let dir = tempfile::tempdir().unwrap();
     let counted = |faults: Vec<Fault>| {
         let proxy = runtime.block_on(Proxy::start(double.address, faults));
@@ -323,7 +326,7 @@ fn slow_download_is_not_repeated() {
         settings.server.timeouts.attempt = Duration::from_millis(500);
         let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
         script::train_three_steps(&mut trainer);
-        trainer.publish(&AdapterName::default()).unwrap();
+        trainer.publish(&WeightsName::default()).unwrap();
         trainer.save(&dir.path().join("checkpoint")).unwrap();
         let requests = proxy.requests.load(Ordering::SeqCst);
         (requests, lines)
@@ -341,7 +344,7 @@ fn slow_download_is_not_repeated() {
 #[test]
 fn failed_download_states_the_cause() {
     let runtime = runtime();
-    let double = runtime.block_on(Double::start(None));
+    let double = runtime.block_on(TinkerDouble::start(None));
     let dir = tempfile::tempdir().unwrap();
     let count = |faults: Vec<Fault>| {
         let proxy = runtime.block_on(Proxy::start(double.address, faults));
@@ -349,7 +352,7 @@ fn failed_download_states_the_cause() {
         settings.server.timeouts.outage = Duration::from_millis(300);
         let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
         script::train_three_steps(&mut trainer);
-        trainer.publish(&AdapterName::default()).unwrap();
+        trainer.publish(&WeightsName::default()).unwrap();
         let before = proxy.requests.load(Ordering::SeqCst);
         (before, trainer.save(&dir.path().join("checkpoint")).err().map(|e| e.to_string()))
     };
@@ -364,13 +367,13 @@ fn failed_download_states_the_cause() {
 #[test]
 fn missing_saved_state_is_not_treated_as_a_lost_model() {
     let runtime = runtime();
-    let double = runtime.block_on(Double::start(None));
+    let double = runtime.block_on(TinkerDouble::start(None));
     let dir = tempfile::tempdir().unwrap();
     let (settings, lines) = uncalibrated(&double.url(), dir.path());
     let checkpoint = dir.path().join("checkpoint");
     let mut trainer = TinkerTrainer::connect(settings.clone(), None).unwrap();
     script::train_three_steps(&mut trainer);
-    trainer.publish(&AdapterName::default()).unwrap();
+    trainer.publish(&WeightsName::default()).unwrap();
     trainer.save(&checkpoint).unwrap();
     drop(trainer);
     // As the response to the request, and as its result, in SkyRL's words.
@@ -402,7 +405,7 @@ fn missing_saved_state_is_not_treated_as_a_lost_model() {
 fn undone_step_is_not_logged_as_a_lost_model() {
     let runtime = runtime();
     // The first step is taken by two models.
-    let double = runtime.block_on(Double::start(Some(Misbehaviour::NullNorm(3))));
+    let double = runtime.block_on(TinkerDouble::start(Some(Misbehaviour::NullNorm(3))));
     let dir = tempfile::tempdir().unwrap();
     let (settings, lines) = uncalibrated(&double.url(), dir.path());
     let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
@@ -424,7 +427,7 @@ fn retry_after_waits_are_logged() {
         (500, "retrieve_future", "returns errors and requests a retry after 2 s"),
         (408, "retrieve_future", "has not finished"),
     ] {
-        let double = runtime.block_on(Double::start(None));
+        let double = runtime.block_on(TinkerDouble::start(None));
         let dir = tempfile::tempdir().unwrap();
         let later = Fault::Reply(status, "retry-after: 3600\r\n".to_owned(), "not now".to_owned());
         let proxy = runtime.block_on(Proxy::start_before(double.address, path, vec![later; 100]));
@@ -444,7 +447,7 @@ fn retry_after_waits_are_logged() {
 #[test]
 fn responses_that_are_not_json_are_retried() {
     let runtime = runtime();
-    let double = runtime.block_on(Double::start(None));
+    let double = runtime.block_on(TinkerDouble::start(None));
     let dir = tempfile::tempdir().unwrap();
     let page = Fault::reply(200, "<html>back in a moment</html>");
     let proxy = runtime.block_on(Proxy::start_before(double.address, "optim_step", vec![page.clone(); 2]));

@@ -36,11 +36,11 @@ async fn transient_fault_during_a_push_is_retried() {
         tokio::spawn(async move {
             let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
             let proxy = Proxy::start_before(two.address, path, [fault.clone()]).await;
-            let (pool, said) = pool_at(vec![one.url(), proxy.url()], short_attempts(), 64);
+            let (pool, log_lines) = pool_at(vec![one.url(), proxy.url()], short_attempts(), 64);
             pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
-            assert!(pool.servers().iter().all(|s| s.healthy), "{path} {fault:?}: {said:?}");
+            assert!(pool.servers().iter().all(|s| s.healthy), "{path} {fault:?}: {log_lines:?}");
             assert_eq!((names(&one), names(&two)), (vec!["policy@0".to_owned()], vec!["policy@0".to_owned()]));
-            assert!(said.lock().unwrap().is_empty(), "{path} {fault:?}: {said:?}");
+            assert!(log_lines.lock().unwrap().is_empty(), "{path} {fault:?}: {log_lines:?}");
         })
     });
     for case in cases.collect::<Vec<_>>() {
@@ -61,18 +61,18 @@ async fn persistent_fault_during_a_push_makes_the_server_unhealthy_until_it_pass
         tokio::spawn(async move {
             let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
             let proxy = Proxy::start_before(two.address, path, vec![fault.clone(); 4]).await;
-            let (pool, said) = pool_at(vec![one.url(), proxy.url()], short_attempts(), 64);
+            let (pool, log_lines) = pool_at(vec![one.url(), proxy.url()], short_attempts(), 64);
             pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
             let up: Vec<bool> = pool.servers().iter().map(|s| s.healthy).collect();
-            assert_eq!(up, [true, false], "{path} {fault:?}: {said:?}");
+            assert_eq!(up, [true, false], "{path} {fault:?}: {log_lines:?}");
             assert_eq!(sample_many(&pool, 8).await, (0..8).collect::<Vec<u32>>());
-            let lines = said.lock().unwrap().clone();
+            let lines = log_lines.lock().unwrap().clone();
             assert!(lines.len() == 1 && lines[0].starts_with(&proxy.url()) && lines[0].contains("when it recovers"));
             // The fault has passed: the server gets both versions.
             pool.push_adapter(&policy(1), Path::new("/somewhere"), &fingerprint()).await.unwrap();
             wait_until(|| pool.servers().iter().all(|s| s.healthy)).await;
             for server in [&one, &two] {
-                assert_eq!(names(server), ["policy@0", "policy@1"], "{path} {fault:?}: {said:?}");
+                assert_eq!(names(server), ["policy@0", "policy@1"], "{path} {fault:?}: {log_lines:?}");
             }
         })
     });
@@ -102,8 +102,8 @@ async fn not_found_during_a_push_fails_with_a_remedy() {
             "the server must see /somewhere under the same path and be able to read it; set vllm.adapter_dir to a directory",
         ),
     ];
-    for (said, hint) in hints {
-        let proxy = Proxy::start_before(server.address, "/v1/load_lora_adapter", [Fault::reply(404, said)]).await;
+    for (body, hint) in hints {
+        let proxy = Proxy::start_before(server.address, "/v1/load_lora_adapter", [Fault::reply(404, body)]).await;
         let (pool, _) = pool_at(vec![proxy.url()], short_attempts(), 64);
         let e = pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap_err().to_string();
         assert!(e.contains(hint), "{e}");
@@ -115,31 +115,31 @@ async fn stale_adapters_are_unloaded_from_a_recovered_server() {
     let (one, other) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
     let (pool, _) = pool_at(vec![one.url(), other.url()], short_attempts(), 64);
     pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
-    let ours = other.seen.adapters.lock().unwrap().keys().next().unwrap().clone();
+    let ours = other.state.adapters.lock().unwrap().keys().next().unwrap().clone();
     // A leftover of a failed push, and an adapter of another pool.
     let (left, theirs) =
         (format!("policy@1.{}-2", &ours[ours.find('.').unwrap() + 1..ours.len() - 2]), "policy@1.0123abcd-2");
-    other.seen.adapters.lock().unwrap().extend([left.as_str(), theirs].map(|n| (n.to_owned(), "/gone".to_owned())));
+    other.state.adapters.lock().unwrap().extend([left.as_str(), theirs].map(|n| (n.to_owned(), "/gone".to_owned())));
     pool.undrain(&other.url()).unwrap();
     wait_until_all_healthy(&pool).await;
-    let mut there: Vec<String> = other.seen.adapters.lock().unwrap().keys().cloned().collect();
-    there.sort();
-    let mut kept = [ours, theirs.to_owned()];
-    kept.sort();
-    assert_eq!(there, kept);
+    let mut loaded: Vec<String> = other.state.adapters.lock().unwrap().keys().cloned().collect();
+    loaded.sort();
+    let mut expected = [ours, theirs.to_owned()];
+    expected.sort();
+    assert_eq!(loaded, expected);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn server_that_hangs_during_reconciliation_delays_no_requests() {
     let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
-    let (pool, said) = pool_with_timeouts(&[&one, &two], short_attempts());
+    let (pool, log_lines) = pool_with_timeouts(&[&one, &two], short_attempts());
     pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
     let address = two.address;
     drop(two);
     sample_many(&pool, 20).await;
     let two = Vllm::start_at(address, Duration::ZERO).await;
     // Its loads block at a barrier.
-    *two.seen.load_barrier.lock().unwrap() = Some(Arc::new(tokio::sync::Barrier::new(2)));
+    *two.state.load_barrier.lock().unwrap() = Some(Arc::new(tokio::sync::Barrier::new(2)));
     let work = async {
         for version in 1..4 {
             pool.push_adapter(&policy(version), Path::new("/somewhere"), &fingerprint()).await.unwrap();
@@ -148,52 +148,52 @@ async fn server_that_hangs_during_reconciliation_delays_no_requests() {
     };
     tokio::time::timeout(Duration::from_secs(30), work).await.expect("the other server serves requests");
     assert_eq!(names(&one), ["policy@2", "policy@3"]);
-    let fed = format!("{} is available again; still pushing", two.url());
-    wait_until(|| said.lock().unwrap().iter().any(|l| l.starts_with(&fed))).await;
+    let reconciled = format!("{} is available again; still pushing", two.url());
+    wait_until(|| log_lines.lock().unwrap().iter().any(|l| l.starts_with(&reconciled))).await;
     // Once loads work, it has exactly the current versions.
-    *two.seen.load_barrier.lock().unwrap() = None;
+    *two.state.load_barrier.lock().unwrap() = None;
     wait_until_all_healthy(&pool).await;
-    assert_eq!(names(&two), ["policy@2", "policy@3"], "{said:?}");
-    let lines = said.lock().unwrap().clone();
-    assert_eq!(lines.iter().filter(|l| l.starts_with(&fed)).count(), 1, "{lines:?}");
+    assert_eq!(names(&two), ["policy@2", "policy@3"], "{log_lines:?}");
+    let lines = log_lines.lock().unwrap().clone();
+    assert_eq!(lines.iter().filter(|l| l.starts_with(&reconciled)).count(), 1, "{lines:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn server_that_recovers_during_a_push_gets_the_version() {
     let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
-    let (pool, said) = pool(&[&one, &two]);
+    let (pool, log_lines) = pool(&[&one, &two]);
     pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
     let address = two.address;
     drop(two);
     sample_many(&pool, 20).await;
     // The push blocks at the first server until the second has recovered.
     let still = Arc::new(tokio::sync::Barrier::new(2));
-    *one.seen.load_barrier.lock().unwrap() = Some(Arc::clone(&still));
+    *one.state.load_barrier.lock().unwrap() = Some(Arc::clone(&still));
     let push = tokio::spawn({
         let pool = Arc::clone(&pool);
         async move { pool.push_adapter(&policy(1), Path::new("/somewhere"), &fingerprint()).await }
     });
     let two = Vllm::start_at(address, Duration::ZERO).await;
     wait_until_all_healthy(&pool).await;
-    *one.seen.load_barrier.lock().unwrap() = None;
+    *one.state.load_barrier.lock().unwrap() = None;
     tokio::time::timeout(Duration::from_secs(30), still.wait()).await.expect("the push waits at the barrier");
     push.await.unwrap().unwrap();
-    assert!(pool.servers().iter().all(|s| s.healthy), "{said:?}");
+    assert!(pool.servers().iter().all(|s| s.healthy), "{log_lines:?}");
     assert_eq!(names(&two), ["policy@0", "policy@1"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stopped_server_with_open_connections_is_detected() {
     let (one, two) = (Vllm::start(Duration::from_millis(50)).await, Vllm::start(Duration::from_millis(50)).await);
-    let (pool, said) = pool_with_timeouts(&[&one, &two], short_attempts());
+    let (pool, log_lines) = pool_with_timeouts(&[&one, &two], short_attempts());
     pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
-    two.seen.stopped.store(true, Ordering::SeqCst);
+    two.state.stopped.store(true, Ordering::SeqCst);
     // Half of the requests go to it.
     let answers = tokio::time::timeout(Duration::from_secs(30), sample_many(&pool, 40))
         .await
         .expect("requests go to the other server");
     assert_eq!(answers, (0..40).map(|i| i % 16).collect::<Vec<u32>>(), "each once");
-    let lines = said.lock().unwrap().clone();
+    let lines = log_lines.lock().unwrap().clone();
     assert!(lines.len() == 1 && lines[0].starts_with(&two.url()) && lines[0].contains("/health"), "{lines:?}");
     assert!(pool.servers().iter().all(|s| s.in_flight == 0));
 }
@@ -206,7 +206,7 @@ async fn requests_in_flight_per_server_are_limited() {
     sample_many(&pool, 60).await;
     drop(two);
     sample_many(&pool, 60).await;
-    assert_eq!(one.seen.peak.load(Ordering::SeqCst), 3, "the limit stays the same after the other died");
+    assert_eq!(one.state.peak.load(Ordering::SeqCst), 3, "the limit stays the same after the other died");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -215,12 +215,12 @@ async fn response_with_invalid_tokens_is_retried_elsewhere() {
     let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
     let always = || vec![Fault::reply(200, nonsense); 100];
     let proxy = Proxy::start_before(two.address, "/v1/completions", always()).await;
-    let (pool, said) = pool_at(vec![one.url(), proxy.url()], short_attempts(), 64);
+    let (pool, log_lines) = pool_at(vec![one.url(), proxy.url()], short_attempts(), 64);
     for i in 0..30 {
         assert_eq!(pool.sample(request(i, "base")).await.unwrap().tokens, [i as u32 % 16]);
     }
     // It is marked unhealthy, and the log names it.
-    let lines = said.lock().unwrap().clone();
+    let lines = log_lines.lock().unwrap().clone();
     assert!(lines[0].starts_with(&proxy.url()) && lines[0].contains("token 16"), "{lines:?}");
 }
 
@@ -228,10 +228,11 @@ async fn response_with_invalid_tokens_is_retried_elsewhere() {
 async fn server_that_fails_only_requests_is_logged_once() {
     let server = Vllm::start(Duration::ZERO).await;
     let proxy = Proxy::start_before(server.address, "/v1/completions", vec![Fault::Reset; 1000]).await;
-    let (pool, said) = pool_at(vec![proxy.url()], Timeouts { outage: Duration::from_secs(6), ..short_attempts() }, 64);
+    let (pool, log_lines) =
+        pool_at(vec![proxy.url()], Timeouts { outage: Duration::from_secs(6), ..short_attempts() }, 64);
     let e = pool.sample(request(0, "base")).await.unwrap_err().to_string();
     assert!(e.contains(&proxy.url()) && e.contains("no server available for 6 s"), "{e}");
-    let lines = said.lock().unwrap().clone();
+    let lines = log_lines.lock().unwrap().clone();
     assert_eq!(lines.len(), 3, "unhealthy, recovered, and unhealthy again: {lines:?}");
     assert!(lines[2].contains("probing it less often"), "{lines:?}");
 }
@@ -239,7 +240,7 @@ async fn server_that_fails_only_requests_is_logged_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn restarted_server_gets_full_weights_again() {
     let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
-    let (pool, said) = pool_with_timeouts(&[&one, &two], short_attempts());
+    let (pool, log_lines) = pool_with_timeouts(&[&one, &two], short_attempts());
     pool.push_weights(Path::new("/model"), &fingerprint()).await.unwrap();
     let address = two.address;
     drop(two);
@@ -249,42 +250,42 @@ async fn restarted_server_gets_full_weights_again() {
     drop(one);
     // It has its original weights.
     let two = Vllm::start_at(address, Duration::ZERO).await;
-    *two.seen.stale.lock().unwrap() = 0.01;
+    *two.state.stale.lock().unwrap() = 0.01;
     let e = pool.sample(request(0, "base")).await.unwrap_err().to_string();
-    assert!(e.contains(&two.url()) && e.contains("it does not have the weights of /model"), "{e} {said:?}");
+    assert!(e.contains(&two.url()) && e.contains("it does not have the weights of /model"), "{e} {log_lines:?}");
     // This time the reload works.
-    two.seen.reloads.store(true, Ordering::SeqCst);
+    two.state.reloads.store(true, Ordering::SeqCst);
     assert_eq!(pool.sample(request(5, "base")).await.unwrap().tokens, [5]);
     // It restarts while idle.
     drop(two);
     let two = Vllm::start_at(address, Duration::ZERO).await;
-    *two.seen.stale.lock().unwrap() = 0.01;
-    two.seen.reloads.store(true, Ordering::SeqCst);
+    *two.state.stale.lock().unwrap() = 0.01;
+    two.state.reloads.store(true, Ordering::SeqCst);
     tokio::time::sleep(short_attempts().attempt * 2).await;
     let sample = pool.sample(request(5, "base")).await.unwrap();
-    assert_eq!((sample.tokens, sample.logprobs), (vec![5], vec![rule(3, 5)]), "{said:?}");
+    assert_eq!((sample.tokens, sample.logprobs), (vec![5], vec![rule(3, 5)]), "{log_lines:?}");
     let again = |l: &&String| l.contains("lost the weights of /model");
-    assert_eq!(said.lock().unwrap().iter().filter(again).count(), 2, "once for each time: {said:?}");
+    assert_eq!(log_lines.lock().unwrap().iter().filter(again).count(), 2, "one line per reload: {log_lines:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fault_during_a_full_weight_push_leaves_no_server_drained() {
     let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
     let proxy = Proxy::start_before(two.address, "/collective_rpc", vec![Fault::reply(500, "broken"); 4]).await;
-    let (pool, said) = pool_at(vec![one.url(), proxy.url()], short_attempts(), 64);
+    let (pool, log_lines) = pool_at(vec![one.url(), proxy.url()], short_attempts(), 64);
     pool.push_weights(Path::new("/model"), &fingerprint()).await.unwrap();
     let states = pool.servers();
     assert!(states.iter().all(|s| !s.draining) && states[0].healthy && !states[1].healthy, "{states:?}");
-    assert_eq!(said.lock().unwrap().len(), 1, "{said:?}");
+    assert_eq!(log_lines.lock().unwrap().len(), 1, "{log_lines:?}");
     drop(one);
-    assert_eq!(pool.sample(request(5, "base")).await.unwrap().tokens, [5], "{said:?}");
+    assert_eq!(pool.sample(request(5, "base")).await.unwrap().tokens, [5], "{log_lines:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn recovered_servers_are_reconciled_concurrently() {
     let start = || Vllm::start(Duration::ZERO);
     let (one, two, three) = (start().await, start().await, start().await);
-    let (pool, said) = pool_with_timeouts(&[&one, &two, &three], short_attempts());
+    let (pool, log_lines) = pool_with_timeouts(&[&one, &two, &three], short_attempts());
     pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
     let addresses = [two.address, three.address];
     drop((two, three));
@@ -299,12 +300,12 @@ async fn recovered_servers_are_reconciled_concurrently() {
     let mut back = Vec::new();
     for address in addresses {
         let server = Vllm::start_at(address, Duration::ZERO).await;
-        *server.seen.load_barrier.lock().unwrap() = Some(Arc::clone(&together));
+        *server.state.load_barrier.lock().unwrap() = Some(Arc::clone(&together));
         back.push(server);
     }
     pool.push_adapter(&policy(1), Path::new("/somewhere"), &fingerprint()).await.unwrap();
     wait_until(|| pool.servers().iter().all(|s| s.healthy)).await;
     for server in &back {
-        assert_eq!(names(server), ["policy@0", "policy@1"], "{said:?}");
+        assert_eq!(names(server), ["policy@0", "policy@1"], "{log_lines:?}");
     }
 }

@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{tinker_double::Double, tinker_script as script, vllm_double::Vllm};
-use mage_engine::{AdapterName, WeightVersion, WeightsId};
+use common::{tinker_double::TinkerDouble, tinker_script as script, vllm_double::Vllm};
+use mage_engine::{WeightVersion, WeightsId, WeightsName};
 use mage_remote::{Fingerprint, StatusLog, Timeouts, TinkerTrainer, VllmPool, VllmPoolSettings};
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -35,10 +35,10 @@ fn vllm_server_at_the_tinker_address_is_detected() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tinker_server_at_a_vllm_address_is_detected() {
-    let tinker = Double::start(None).await;
+    let tinker = TinkerDouble::start(None).await;
     let pool = pool(vec![tinker.url()]).unwrap();
     let served = pool.served_models().await.remove(0).1.unwrap_err().to_string();
-    let weights = WeightsId { name: AdapterName::default(), version: WeightVersion(0) };
+    let weights = WeightsId { name: WeightsName::default(), version: WeightVersion(0) };
     let fingerprint = Fingerprint(vec![-1.0; 23]);
     let pushed = pool.push_adapter(&weights, Path::new("/x"), &fingerprint).await.unwrap_err().to_string();
     for e in [served, pushed] {
@@ -48,9 +48,9 @@ async fn tinker_server_at_a_vllm_address_is_detected() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn probe_does_not_wait_for_an_unreachable_server() {
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let closed_port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let mut server = script::settings(&format!("http://{nobody}"), dir.path(), StatusLog::default()).server;
+    let mut server = script::settings(&format!("http://{closed_port}"), dir.path(), StatusLog::default()).server;
     // Outlasts the test.
     server.timeouts.outage = Duration::from_secs(3600);
     let e = server.probe(Duration::from_secs(1)).await.unwrap_err().to_string();
@@ -81,7 +81,7 @@ fn tls_server(pem: &[u8]) -> std::net::SocketAddr {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn untrusted_certificate_fails_at_once() {
-    let plain = Double::start(None).await;
+    let plain = TinkerDouble::start(None).await;
     let dir = tempfile::tempdir().unwrap();
     for (address, words) in [
         // A self-signed certificate, and a CA certificate as `openssl req -x509` creates it.

@@ -3,7 +3,7 @@
 use super::{DecodeInputLayout, ModelRunner};
 use crate::error::Result;
 use crate::fused_gemm::{self, GemmDims, GemmInput, GemmWeights, NormEpilogue};
-use crate::lora::{GpuLoraSegment, ProjectionGroup, WeightsRef};
+use crate::lora::{GpuProjectionGroup, LoraWithScratch, WeightsRef};
 use crate::stream::args;
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,8 +28,8 @@ impl ModelRunner {
             let ModelRunner { stream: s, cublas, workspace, .. } = self;
             let (normed, qkv, qk) = (workspace.normed.at(0), workspace.qkv.at(0), workspace.qk.at(0));
             model.rms_norm(s, hidden, w.at(layout.input_norm.start), rows, normed, 0)?;
-            let lora = GpuLoraSegment::new(weights.adapter, &workspace.lora_a_out);
-            model.linear(s, cublas, (w, lora), (layer, ProjectionGroup::Qkv), rows, normed, None, qkv)?;
+            let lora = LoraWithScratch::new(weights.adapter, &workspace.lora_a_out);
+            model.linear(s, cublas, (w, lora), (layer, GpuProjectionGroup::Qkv), rows, normed, None, qkv)?;
             self.attend_decode(num_decode, offsets, norms, kv_cache, false)?;
             // Prefill: all keys must be in the KV cache before any query reads them.
             let ModelRunner { stream: s, cublas, workspace, device_inputs, .. } = self;
@@ -56,7 +56,7 @@ impl ModelRunner {
                 ],
             )?;
             let buffers = (hidden, 0, normed, workspace.gate_up.at(0), workspace.mlp_act.at(0));
-            let lora = GpuLoraSegment::new(weights.adapter, &workspace.lora_a_out);
+            let lora = LoraWithScratch::new(weights.adapter, &workspace.lora_a_out);
             model.post_attention(
                 s,
                 cublas,

@@ -15,7 +15,7 @@ pub use adamw::AdamWParams;
 use crate::buffer::DeviceBuffer;
 use crate::error::{CudaError, Result};
 use crate::gemm::CublasLt;
-use crate::lora::{CudaAdapter, GpuLoraLayout, GpuLoraSegment, ProjectionGroup};
+use crate::lora::{CudaAdapter, GpuLoraLayout, GpuProjectionGroup, LoraWithScratch};
 use crate::model::{CudaModel, CudaWeights, check_len};
 use crate::shape::ModelShape;
 use crate::step_inputs::GpuStepInputs;
@@ -366,12 +366,12 @@ impl ModelTrainer {
             model, stream: s, cublas, weights: w, adapter, workspace, device_inputs, input_layout, ..
         } = self;
         let layout = &model.layout.layers[layer];
-        let lora = GpuLoraSegment::new(adapter.as_ref(), &workspace.lora_a_out);
+        let lora = LoraWithScratch::new(adapter.as_ref(), &workspace.lora_a_out);
         let (x, y, a): (u64, u64, &GpuLayerActivations) =
             (workspace.hidden[layer].at(0), workspace.hidden[layer + 1].at(0), &workspace.activations[activations]);
         let normed = workspace.normed.at(0);
         model.rms_norm(s, x, w.at(layout.input_norm.start), n, normed, a.input_rstd.at(0))?;
-        model.linear(s, cublas, (w, lora), (layer, ProjectionGroup::Qkv), n, normed, None, a.qkv.at(0))?;
+        model.linear(s, cublas, (w, lora), (layer, GpuProjectionGroup::Qkv), n, normed, None, a.qkv.at(0))?;
         let positions = device_inputs.at(input_layout.positions);
         let rstd = a.head_rstd.at(0);
         model.head_norm_rope(s, a.qkv.at(0), w.at(layout.qk_norm.start), positions, n, a.qk.at(0), rstd, (0, 0))?;

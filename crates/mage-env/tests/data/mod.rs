@@ -1,12 +1,12 @@
-//! Recordings and data sets that are not part of the repository.
+//! Paths of test data that the repository does not contain: recordings of the original engines, and official data.
 
 use std::{
     io::Write,
     path::{Path, PathBuf},
 };
 
-/// A file or directory under `MAGE_DATA`, or under `data/` at the root of the workspace if unset. Prints a message if it is
-/// missing.
+/// The path of a file or directory below `$MAGE_DATA` (default: `data/` at the root of the workspace). If it is missing,
+/// prints that the test is skipped; panics if `MAGE_DATA` is set.
 pub(crate) fn file(name: &str) -> Option<PathBuf> {
     let root = std::env::var_os("MAGE_DATA")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data"), PathBuf::from);
@@ -15,7 +15,7 @@ pub(crate) fn file(name: &str) -> Option<PathBuf> {
         return Some(path);
     }
     assert!(std::env::var_os("MAGE_DATA").is_none(), "MAGE_DATA is set, but {} does not exist", path.display());
-    // Direct write: the test harness captures `eprintln!`.
+    // The test harness captures `eprintln!`, but not a direct write.
     let _ = writeln!(
         std::io::stderr(),
         "SKIPPED: {} does not exist; set MAGE_DATA to the directory of test data",

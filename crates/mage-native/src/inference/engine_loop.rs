@@ -312,7 +312,7 @@ impl EngineState {
         slot
     }
 
-    /// Drops the cached blocks of weights that no longer exist.
+    /// Prefix cache invalidation: drops the cached KV blocks of weights that were replaced or removed.
     fn drop_stale_weights(&mut self) {
         for (i, h) in self.weight_slots.iter_mut().enumerate() {
             if h.requests == 0

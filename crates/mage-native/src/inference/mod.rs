@@ -29,8 +29,8 @@ use crate::machine::Machine;
 use crate::weights::lora::NativeAdapter;
 use engine_loop::{EngineCore, EngineRequest};
 use mage_engine::{
-    AdapterName, BoxFuture, Error, LogprobsMode, Renderer, Result, Sample, SampleRequest, Sampler, SamplerCaps,
-    ScoreRequest, Scores, WeightVersion,
+    BoxFuture, Error, LogprobsMode, Renderer, Result, Sample, SampleRequest, Sampler, SamplerCaps, ScoreRequest,
+    Scores, WeightVersion, WeightsName,
 };
 use std::sync::Arc;
 
@@ -87,8 +87,8 @@ impl NativeSampler {
 
     /// Publishes an adapter for this sampler's model under a name. Later requests that name it use it, batched with all
     /// others. Fails while the base weights themselves are being trained, since an adapter needs a frozen base.
-    pub fn publish(&self, name: &AdapterName, adapter: &NativeAdapter) -> Result<WeightVersion> {
-        if name.as_str() == AdapterName::BASE {
+    pub fn publish(&self, name: &WeightsName, adapter: &NativeAdapter) -> Result<WeightVersion> {
+        if name.as_str() == WeightsName::BASE {
             return Err(Error::invalid(
                 "weights `base`",
                 "the name is reserved for the model without an adapter; choose another name",

@@ -5,7 +5,7 @@ use super::{Adapter, Qwen3Model, RotaryEmbedding, Weights};
 use crate::cpu::{Kernels, TokenLogprob};
 use crate::model::batch::PackedChunk;
 use crate::model::param_layout::LayerLayout;
-use crate::weights::lora::LoraGroup;
+use crate::weights::lora::ProjectionGroup;
 use std::ops::Range;
 
 impl<K: Kernels> Qwen3Model<K> {
@@ -96,7 +96,7 @@ impl<K: Kernels> Qwen3Model<K> {
         }
         // Backward pass of a projection group: from `dy` to `dx` and the weight gradients.
         let mut projection_backward =
-            |group: LoraGroup, x: &K::Buffer, dy: &K::Buffer, dx: &mut K::Buffer, grads: &mut K::Buffer| {
+            |group: ProjectionGroup, x: &K::Buffer, dy: &K::Buffer, dx: &mut K::Buffer, grads: &mut K::Buffer| {
                 let (inputs, outputs, frozen) = (group.inputs(c), group.outputs(c), group.frozen(at));
                 let (from, shape) = (k.get(dy, 0..n * outputs), (n, outputs, inputs));
                 if adapter.is_none() {
@@ -109,9 +109,9 @@ impl<K: Kernels> Qwen3Model<K> {
                 }
             };
 
-        projection_backward(LoraGroup::Down, &a.mlp_act, dhidden, dmlp_act, grads);
+        projection_backward(ProjectionGroup::Down, &a.mlp_act, dhidden, dmlp_act, grads);
         k.swiglu_grad(k.get(dmlp_act, 0..n * f), k.get(&a.gate_up, 0..n * 2 * f), f, k.get_mut(dgate_up, 0..n * 2 * f));
-        projection_backward(LoraGroup::GateUp, &a.post_attn_normed, dgate_up, dnormed, grads);
+        projection_backward(ProjectionGroup::GateUp, &a.post_attn_normed, dgate_up, dnormed, grads);
         k.rms_norm_grad(
             k.get(dnormed, 0..n * d),
             k.get(&a.residual, 0..n * d),
@@ -121,7 +121,7 @@ impl<K: Kernels> Qwen3Model<K> {
             adapter.is_none().then(|| k.get_mut(grads, at.post_attention_norm.clone())),
         );
 
-        projection_backward(LoraGroup::Out, &a.attn_out, dhidden, dattn_out, grads);
+        projection_backward(ProjectionGroup::Out, &a.attn_out, dhidden, dattn_out, grads);
         k.attention_grad(
             heads,
             &chunk.spans,
@@ -144,7 +144,7 @@ impl<K: Kernels> Qwen3Model<K> {
             k.get_mut(dqkv, 0..n * heads.qkv()),
             adapter.is_none().then(|| k.get_mut(grads, at.qk_norm.clone())),
         );
-        projection_backward(LoraGroup::Qkv, &a.input_normed, dqkv, dnormed, grads);
+        projection_backward(ProjectionGroup::Qkv, &a.input_normed, dqkv, dnormed, grads);
         k.rms_norm_grad(
             k.get(dnormed, 0..n * d),
             k.get(&hidden[layer], 0..n * d),

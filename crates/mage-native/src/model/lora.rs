@@ -5,7 +5,7 @@
 
 use super::Qwen3Model;
 use crate::cpu::{Kernels, Strided};
-use crate::weights::lora::{LORA_GROUPS, LoraGroup, LoraGroupLayout, LoraLayout};
+use crate::weights::lora::{LoraGroupLayout, LoraLayout, PROJECTION_GROUPS, ProjectionGroup};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub(crate) struct Adapter<K: Kernels> {
     pub(crate) flat: K::Buffer,
     pub(crate) layout: Arc<LoraLayout>,
-    layers: Vec<[Option<PackedGroup<K>>; LORA_GROUPS.len()]>,
+    layers: Vec<[Option<PackedGroup<K>>; PROJECTION_GROUPS.len()]>,
 }
 
 struct PackedGroup<K: Kernels> {
@@ -38,10 +38,10 @@ impl<K: Kernels> Qwen3Model<K> {
     /// Packs an adapter from a flat parameter buffer.
     pub(crate) fn adapter(&self, layout: Arc<LoraLayout>, flat: K::Buffer) -> Adapter<K> {
         let (k, c, rank) = (&self.kernels, &self.config, layout.lora.rank);
-        let packed = |groups: &[Option<LoraGroupLayout>; LORA_GROUPS.len()]| {
+        let packed = |groups: &[Option<LoraGroupLayout>; PROJECTION_GROUPS.len()]| {
             std::array::from_fn(|g| {
                 let at = groups[g].as_ref()?;
-                let lora_a = k.pack(k.get(&flat, at.lora_a.clone()), at.total_rank, LORA_GROUPS[g].inputs(c));
+                let lora_a = k.pack(k.get(&flat, at.lora_a.clone()), at.total_rank, PROJECTION_GROUPS[g].inputs(c));
                 let lora_b =
                     at.projections.iter().map(|p| k.pack(k.get(&flat, p.lora_b.clone()), p.outputs, rank)).collect();
                 Some(PackedGroup { lora_a, lora_b })
@@ -70,7 +70,7 @@ impl<K: Kernels> Qwen3Model<K> {
         k: &K,
         lora: &[LoraSegment<'_, K>],
         layer: usize,
-        group: LoraGroup,
+        group: ProjectionGroup,
         x: &K::Buffer,
         y: &mut K::Buffer,
         lora_a_out: &mut K::Buffer,
@@ -103,7 +103,7 @@ impl<K: Kernels> Qwen3Model<K> {
         k: &K,
         adapter: &Adapter<K>,
         layer: usize,
-        group: LoraGroup,
+        group: ProjectionGroup,
         n: usize,
         x: &K::Buffer,
         lora_a_out: &K::Buffer,

@@ -17,7 +17,7 @@ use crate::cpu::{Kernels, Strided, TokenLogprob};
 use crate::model::batch::PackedChunk;
 use crate::model::param_layout::ParamLayout;
 use crate::weights::hf_config::Config;
-use crate::weights::lora::LoraGroup;
+use crate::weights::lora::ProjectionGroup;
 use std::sync::{Arc, Mutex, PoisonError};
 use workspace::LayerActivations;
 
@@ -151,10 +151,10 @@ impl<K: Kernels> Qwen3Model<K> {
             k,
             lora,
             layer,
-            LoraGroup::Qkv,
+            ProjectionGroup::Qkv,
             &a.input_normed,
             &mut a.qkv,
-            &mut a.lora_a_out[LoraGroup::Qkv as usize],
+            &mut a.lora_a_out[ProjectionGroup::Qkv as usize],
         );
         k.qk_norm_rope(
             heads,
@@ -190,10 +190,10 @@ impl<K: Kernels> Qwen3Model<K> {
             k,
             lora,
             layer,
-            LoraGroup::Out,
+            ProjectionGroup::Out,
             &a.attn_out,
             &mut a.residual,
-            &mut a.lora_a_out[LoraGroup::Out as usize],
+            &mut a.lora_a_out[ProjectionGroup::Out as usize],
         );
         k.rms_norm(
             k.get(&a.residual, 0..n * d),
@@ -213,15 +213,23 @@ impl<K: Kernels> Qwen3Model<K> {
             k,
             lora,
             layer,
-            LoraGroup::GateUp,
+            ProjectionGroup::GateUp,
             &a.post_attn_normed,
             &mut a.gate_up,
-            &mut a.lora_a_out[LoraGroup::GateUp as usize],
+            &mut a.lora_a_out[ProjectionGroup::GateUp as usize],
         );
         k.swiglu(k.get(&a.gate_up, 0..n * 2 * f), f, k.get_mut(&mut a.mlp_act, 0..n * f));
         k.copy(k.get(&a.residual, 0..n * d), k.get_mut(y, 0..n * d));
         k.linear(k.get(&a.mlp_act, 0..n * f), n, &packed.down_proj, k.get_mut(y, 0..n * d), true);
-        self.add_lora(k, lora, layer, LoraGroup::Down, &a.mlp_act, y, &mut a.lora_a_out[LoraGroup::Down as usize]);
+        self.add_lora(
+            k,
+            lora,
+            layer,
+            ProjectionGroup::Down,
+            &a.mlp_act,
+            y,
+            &mut a.lora_a_out[ProjectionGroup::Down as usize],
+        );
     }
 
     #[allow(clippy::too_many_arguments)]

@@ -2,7 +2,7 @@
 
 use crate::cpu::{Kernels, TokenLogprob};
 use crate::weights::hf_config::Config;
-use crate::weights::lora::LORA_GROUPS;
+use crate::weights::lora::PROJECTION_GROUPS;
 
 /// The activations of a layer that its backward pass needs.
 pub(super) struct LayerActivations<K: Kernels> {
@@ -19,7 +19,7 @@ pub(super) struct LayerActivations<K: Kernels> {
     pub(super) gate_up: K::Buffer,
     pub(super) mlp_act: K::Buffer,
     /// Scaled output of LoRA A, by projection group.
-    pub(super) lora_a_out: [K::Buffer; LORA_GROUPS.len()],
+    pub(super) lora_a_out: [K::Buffer; PROJECTION_GROUPS.len()],
 }
 
 impl<K: Kernels> LayerActivations<K> {

@@ -12,8 +12,8 @@ use crate::weights::lora::{self, LoraLayout, NativeAdapter};
 use crate::weights::registry::{DeviceWeights, GpuWeights, PublishedWeights};
 use mage_cuda::{PackedSequences, TargetToken};
 use mage_engine::{
-    AdapterName, Error, Loss, LossReport, OptimStep, Result, StepReport, TokenForest, Trainer, TrainerCaps,
-    WeightVersion,
+    Error, Loss, LossReport, OptimStep, Result, StepReport, TokenForest, Trainer, TrainerCaps, WeightVersion,
+    WeightsName,
 };
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -55,11 +55,11 @@ impl CudaTrainer {
         let budget = shared.gpu_model()?.plan_training(num_trainable, lora_rank, caps.max_seq_len, &shared.options)?;
         let mut this =
             CudaTrainer { caps, trainer, budget, state: TrainerState::default(), adapter, pending: false, shared };
-        this.publish_as(&AdapterName::default())?;
+        this.publish_as(&WeightsName::default())?;
         Ok(this)
     }
 
-    fn publish_as(&mut self, name: &AdapterName) -> Result<WeightVersion> {
+    fn publish_as(&mut self, name: &WeightsName) -> Result<WeightVersion> {
         let weights = match self.trainer.adapter_snapshot().map_err(failed)? {
             adapter @ Some(_) => GpuWeights { base: Arc::clone(self.trainer.weights()), adapter },
             None => GpuWeights { base: Arc::new(self.trainer.snapshot().map_err(failed)?), adapter: None },
@@ -211,7 +211,7 @@ impl Trainer for CudaTrainer {
         Ok(StepReport { grad_norm: norm, skipped: None, skipped_steps: self.state.skipped, steps: self.state.steps })
     }
 
-    fn publish(&mut self, name: &AdapterName) -> Result<WeightVersion> {
+    fn publish(&mut self, name: &WeightsName) -> Result<WeightVersion> {
         self.publish_as(name)
     }
 

@@ -24,7 +24,7 @@ fn trainer(config: Config, lora: &LoraConfig, options: EngineOptions) -> CpuTrai
     let random = testing::random_values(t.exp_avg.len(), 6);
     params_mut(&mut t).iter_mut().zip(random).for_each(|(x, r)| *x = 0.3 * r);
     refresh(&mut t);
-    t.publish(&AdapterName::default()).unwrap();
+    t.publish(&WeightsName::default()).unwrap();
     t
 }
 
@@ -114,12 +114,12 @@ fn resumed_trainer_continues_bit_for_bit() {
     for _ in 0..3 {
         update(&mut a);
     }
-    a.publish(&AdapterName::default()).unwrap();
+    a.publish(&WeightsName::default()).unwrap();
     a.save(dir.path()).unwrap();
     let mut b = trainer(tiny(), lora, EngineOptions { threads: 1, ..Default::default() });
     b.load(dir.path()).unwrap();
     let (saved, loaded) = (a.shared.registry.all(), b.shared.registry.all());
-    assert_eq!(saved.keys().map(AdapterName::as_str).collect::<Vec<_>>(), ["base", "past self", "policy"]);
+    assert_eq!(saved.keys().map(WeightsName::as_str).collect::<Vec<_>>(), ["base", "past self", "policy"]);
     assert!(saved.keys().eq(loaded.keys()));
     for (name, published) in saved {
         let other = &loaded[&name];

@@ -26,8 +26,8 @@ use crate::weights::registry::DeviceWeights;
 pub use cuda_trainer::CudaTrainer;
 use loss_stats::LossStats;
 use mage_engine::{
-    AdapterName, KlForm, Loss, LossReport, OptimStep, Reduction, Result, StepReport, TokenForest, Trainer, TrainerCaps,
-    WeightVersion,
+    KlForm, Loss, LossReport, OptimStep, Reduction, Result, StepReport, TokenForest, Trainer, TrainerCaps,
+    WeightVersion, WeightsName,
 };
 use rayon::prelude::*;
 use state::TrainerState;
@@ -79,11 +79,11 @@ impl CpuTrainer {
             pending: false,
             shared,
         };
-        trainer.publish_as(&AdapterName::default());
+        trainer.publish_as(&WeightsName::default());
         trainer
     }
 
-    fn publish_as(&mut self, name: &AdapterName) -> WeightVersion {
+    fn publish_as(&mut self, name: &WeightsName) -> WeightVersion {
         let copy = self.shared.pool.install(|| self.params.snapshot(&self.shared.model));
         self.shared.registry.publish(name, Arc::new(DeviceWeights::Cpu(copy)))
     }
@@ -264,7 +264,7 @@ impl Trainer for CpuTrainer {
         Ok(StepReport { grad_norm: norm, skipped: None, skipped_steps: self.state.skipped, steps: self.state.steps })
     }
 
-    fn publish(&mut self, name: &AdapterName) -> Result<WeightVersion> {
+    fn publish(&mut self, name: &WeightsName) -> Result<WeightVersion> {
         Ok(self.publish_as(name))
     }
 

@@ -11,7 +11,7 @@ use crate::weights::checkpoint::{self, CONFIG_SOURCE, WeightDtype};
 use crate::weights::hf_config::Config;
 use crate::weights::lora::{self, LoraLayout, NativeAdapter};
 use crate::weights::registry::{DeviceWeights, PublishedWeights};
-use mage_engine::{AdapterName, Error, OptimStep, Result, StepReport, WeightVersion};
+use mage_engine::{Error, OptimStep, Result, StepReport, WeightVersion, WeightsName};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ pub(super) struct TrainerState {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PublishedState {
-    pub(super) name: AdapterName,
+    pub(super) name: WeightsName,
     pub(super) version: WeightVersion,
     /// The file, or the directory of an adapter; `None` for the base model without adapter.
     #[serde(default, skip_serializing_if = "Option::is_none")]

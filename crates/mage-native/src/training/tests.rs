@@ -240,7 +240,7 @@ fn resumed_trainer_continues_bit_for_bit() {
     for _ in 0..3 {
         update(&mut a);
     }
-    a.publish(&AdapterName::default()).unwrap();
+    a.publish(&WeightsName::default()).unwrap();
     a.save(dir.path()).unwrap();
     let mut b =
         NativeModel::open(dir.path()).unwrap().train(EngineOptions { threads: 1, ..Default::default() }).unwrap().0;

@@ -5,7 +5,7 @@
 
 use crate::cpu::Cpu;
 use crate::model::WeightSet;
-use mage_engine::{AdapterName, Error, Result, WeightVersion, WeightsId};
+use mage_engine::{Error, Result, WeightVersion, WeightsId, WeightsName};
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -54,22 +54,22 @@ pub(crate) struct PublishedWeights {
 
 /// Published weights by name.
 #[derive(Default)]
-pub(crate) struct WeightRegistry(RwLock<BTreeMap<AdapterName, PublishedWeights>>);
+pub(crate) struct WeightRegistry(RwLock<BTreeMap<WeightsName, PublishedWeights>>);
 
 impl WeightRegistry {
-    pub(crate) fn publish(&self, name: &AdapterName, weights: Arc<DeviceWeights>) -> WeightVersion {
+    pub(crate) fn publish(&self, name: &WeightsName, weights: Arc<DeviceWeights>) -> WeightVersion {
         let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let version = WeightVersion(all.get(name).map_or(0, |r| r.version.0 + 1));
         all.insert(name.clone(), PublishedWeights { version, weights });
         version
     }
 
-    pub(crate) fn get(&self, name: &AdapterName) -> Result<(WeightsId, Arc<DeviceWeights>)> {
+    pub(crate) fn get(&self, name: &WeightsName) -> Result<(WeightsId, Arc<DeviceWeights>)> {
         let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
         match all.get(name) {
             Some(r) => Ok((WeightsId { name: name.clone(), version: r.version }, Arc::clone(&r.weights))),
             None => {
-                let known: Vec<&str> = all.keys().map(AdapterName::as_str).collect();
+                let known: Vec<&str> = all.keys().map(WeightsName::as_str).collect();
                 Err(Error::invalid(
                     format!("weights `{name}`"),
                     format!("nothing is published under that name; published: {}", known.join(", ")),
@@ -78,11 +78,11 @@ impl WeightRegistry {
         }
     }
 
-    pub(crate) fn all(&self) -> BTreeMap<AdapterName, PublishedWeights> {
+    pub(crate) fn all(&self) -> BTreeMap<WeightsName, PublishedWeights> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(crate) fn replace(&self, all: BTreeMap<AdapterName, PublishedWeights>) {
+    pub(crate) fn replace(&self, all: BTreeMap<WeightsName, PublishedWeights>) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = all;
     }
 }

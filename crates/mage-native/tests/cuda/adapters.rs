@@ -76,20 +76,20 @@ fn a_trained_adapter_resumes_with_identical_bits_and_leaves_the_base_unchanged()
         let r = ScoreRequest { tokens: (3..40).collect(), from: 1, weights: weights.into(), ..Default::default() };
         block_on(sampler.score(r)).unwrap().logprobs
     };
-    let before = score(&sampler, AdapterName::BASE);
-    assert_eq!(score(&sampler, AdapterName::default().as_str()), before, "a new adapter does not change results");
+    let before = score(&sampler, WeightsName::BASE);
+    assert_eq!(score(&sampler, WeightsName::default().as_str()), before, "a new adapter does not change results");
     a.publish(&"reference".into()).unwrap();
     for _ in 0..3 {
         train_step(&mut a);
     }
-    a.publish(&AdapterName::default()).unwrap();
-    let trained = score(&sampler, AdapterName::default().as_str());
+    a.publish(&WeightsName::default()).unwrap();
+    let trained = score(&sampler, WeightsName::default().as_str());
     assert_ne!(trained, before);
-    assert_eq!((score(&sampler, AdapterName::BASE), score(&sampler, "reference")), (before.clone(), before.clone()));
+    assert_eq!((score(&sampler, WeightsName::BASE), score(&sampler, "reference")), (before.clone(), before.clone()));
     a.save(dir.path()).unwrap();
     let (mut b, other) = start().train_on_gpu(0, EngineOptions::default()).unwrap();
     b.load(dir.path()).unwrap();
-    assert_eq!((score(&other, AdapterName::default().as_str()), score(&other, "reference")), (trained, before));
+    assert_eq!((score(&other, WeightsName::default().as_str()), score(&other, "reference")), (trained, before));
     for _ in 0..3 {
         assert_eq!(train_step(&mut a), train_step(&mut b));
     }
@@ -112,17 +112,17 @@ fn several_adapters_in_one_batch_agree_with_the_cpu() {
     for (name, lora) in names.iter().zip(lora_configs()) {
         let adapter = adapter(config, &lora);
         for sampler in [&cpu, &gpu] {
-            sampler.publish(&AdapterName::new(name), &adapter).unwrap();
+            sampler.publish(&WeightsName::new(name), &adapter).unwrap();
         }
     }
     let unsupported = NativeAdapter::new(config, &LoraConfig { rank: 12, ..Default::default() }, Seed::new(1)).unwrap();
-    let error = gpu.publish(&AdapterName::new("odd"), &unsupported).unwrap_err().to_string();
+    let error = gpu.publish(&WeightsName::new("odd"), &unsupported).unwrap_err().to_string();
     assert!(error.contains("multiple of 8"), "{error}");
     let score_requests: Vec<ScoreRequest> = requests(config.vocab_size as u32)
         .into_iter()
         .enumerate()
         .map(|(i, r)| match names.get(i % 4) {
-            Some(name) => ScoreRequest { weights: AdapterName::new(name), ..r },
+            Some(name) => ScoreRequest { weights: WeightsName::new(name), ..r },
             None => r,
         })
         .collect();

@@ -9,8 +9,8 @@ mod sampling;
 mod training;
 
 use mage_engine::{
-    ActionSet, AdapterName, Loss, Objective, OptimStep, PerToken, SampleRequest, Sampler, SamplingParams, ScoreRequest,
-    Scores, Segment, TokenForest, Trainer, block_on,
+    ActionSet, Loss, Objective, OptimStep, PerToken, SampleRequest, Sampler, SamplingParams, ScoreRequest, Scores,
+    Segment, TokenForest, Trainer, WeightsName, block_on,
 };
 use mage_native::{
     Config, CpuTrainer, CudaTrainer, Device, EngineOptions, LoraConfig, NativeAdapter, NativeModel, NativeSampler,

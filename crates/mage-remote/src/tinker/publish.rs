@@ -8,7 +8,7 @@ use super::{
     session::{SessionState, TrainingSession},
 };
 use crate::{Fingerprint, VllmPool};
-use mage_engine::{AdapterName, Result, WeightVersion, WeightsId};
+use mage_engine::{Result, WeightVersion, WeightsId, WeightsName};
 use serde_json::json;
 use std::{
     collections::BTreeMap,
@@ -36,13 +36,13 @@ pub(super) struct SamplerWeights {
 /// Published weights by name.
 #[derive(Debug, Default)]
 pub(super) struct SamplerRegistry {
-    weights: Mutex<BTreeMap<AdapterName, SamplerWeights>>,
+    weights: Mutex<BTreeMap<WeightsName, SamplerWeights>>,
     /// Steps taken so far, including undone ones. Only changes of the value matter.
     pub(super) steps: AtomicU64,
 }
 
 impl SamplerRegistry {
-    pub(super) fn weights(&self) -> MutexGuard<'_, BTreeMap<AdapterName, SamplerWeights>> {
+    pub(super) fn weights(&self) -> MutexGuard<'_, BTreeMap<WeightsName, SamplerWeights>> {
         self.weights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -12,8 +12,8 @@ use super::{
     session::{MAX_RESTORES, TrainingSession},
 };
 use mage_engine::{
-    AdapterName, BoxFuture, Error, FinishReason, Result, Sample, SampleRequest, Sampler, SamplerCaps, ScoreRequest,
-    Scores, WeightsId,
+    BoxFuture, Error, FinishReason, Result, Sample, SampleRequest, Sampler, SamplerCaps, ScoreRequest, Scores,
+    WeightsId, WeightsName,
 };
 use serde_json::{Value, json};
 use std::{
@@ -63,10 +63,10 @@ impl TinkerSampler {
         })
     }
 
-    fn resolve(&self, name: &AdapterName) -> Result<(WeightsId, SamplerWeights)> {
+    fn resolve(&self, name: &WeightsName) -> Result<(WeightsId, SamplerWeights)> {
         let all = self.registry.weights();
         let published = all.get(name).cloned().ok_or_else(|| {
-            let names: Vec<&str> = all.keys().map(AdapterName::as_str).collect();
+            let names: Vec<&str> = all.keys().map(WeightsName::as_str).collect();
             let problem = format!("not published; available: {}", names.join(", "));
             Error::invalid(format!("weights `{name}`"), problem)
         })?;
@@ -82,7 +82,7 @@ impl TinkerSampler {
     /// Retries until the response can be parsed. Requests are idempotent.
     async fn request_parsed<T>(
         &self,
-        name: &AdapterName,
+        name: &WeightsName,
         tokens: &[u32],
         params: Value,
         scores: bool,
@@ -103,7 +103,7 @@ impl TinkerSampler {
     /// Sends a sampling or scoring request for named weights, and restores lost weights.
     async fn request(
         &self,
-        name: &AdapterName,
+        name: &WeightsName,
         tokens: &[u32],
         params: Value,
         scores: bool,

@@ -1,7 +1,7 @@
 //! Reference to server-side training state in a checkpoint (`tinker.json`).
 
 use crate::Fingerprint;
-use mage_engine::{AdapterName, Error, Result, WeightVersion};
+use mage_engine::{Error, Result, WeightVersion, WeightsName};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -19,7 +19,7 @@ pub(super) struct SavedState {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SavedWeights {
-    pub(super) name: AdapterName,
+    pub(super) name: WeightsName,
     pub(super) version: WeightVersion,
     /// Directory of its adapter next to this file; `None` if it is the checkpoint's own adapter.
     pub(super) folder: Option<String>,

@@ -11,7 +11,7 @@ use super::{
     stale_gradient,
 };
 use crate::{VllmPool, unique_tag::unique_tag};
-use mage_engine::{AdapterName, Error, Result, WeightVersion};
+use mage_engine::{Error, Result, WeightVersion, WeightsName};
 use std::{
     collections::BTreeMap,
     path::PathBuf,
@@ -58,7 +58,7 @@ pub(super) struct SessionState {
     pub(super) steps: u64,
     pub(super) skipped: u64,
     pub(super) consecutive_skips: u32,
-    pub(super) versions: BTreeMap<AdapterName, WeightVersion>,
+    pub(super) versions: BTreeMap<WeightsName, WeightVersion>,
     /// Names on the server are used only once.
     pub(super) name_counter: u64,
     pub(super) tag: String,

@@ -13,8 +13,8 @@ use super::{
 };
 use crate::{Fingerprint, VllmPool};
 use mage_engine::{
-    AdapterName, Error, Loss, LossReport, Objective, OptimStep, Reduction, Result, StepReport, TokenForest, Trainer,
-    TrainerCaps, WeightVersion, WeightsId,
+    Error, Loss, LossReport, Objective, OptimStep, Reduction, Result, StepReport, TokenForest, Trainer, TrainerCaps,
+    WeightVersion, WeightsId, WeightsName,
 };
 use std::{
     path::{Path, PathBuf},
@@ -225,7 +225,7 @@ impl Trainer for TinkerTrainer {
         })
     }
 
-    fn publish(&mut self, name: &AdapterName) -> Result<WeightVersion> {
+    fn publish(&mut self, name: &WeightsName) -> Result<WeightVersion> {
         let fingerprint = self.fingerprint()?;
         let mut state = self.session.state();
         self.session.save_state(&mut state)?;
@@ -291,7 +291,7 @@ impl Trainer for TinkerTrainer {
                     copy_adapter(&folder.join(dir_name), &dir)?;
                     self.session.runtime.block_on(pool.push_adapter(&weights, &dir, &published.fingerprint))?;
                 }
-                (None, None) if published.name.as_str() == AdapterName::POLICY => {
+                (None, None) if published.name.as_str() == WeightsName::POLICY => {
                     self.session.publish_to_server(&mut state, &weights, &current)?;
                 }
                 // The server holds only the newest weights.

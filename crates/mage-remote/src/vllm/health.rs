@@ -5,9 +5,9 @@
 //! often.
 
 use super::{
-    adapter_registry::{AdapterRegistry, PushError},
     pool::VllmPool,
     server::{HEALTH_TIMEOUT, Server},
+    version_registry::{PushError, VersionRegistry},
 };
 use crate::{http::client::HttpError, join::race};
 use mage_engine::Error;
@@ -128,7 +128,7 @@ impl ServerFault {
 }
 
 /// A running probe; the state is updated however it ends.
-struct ProbeGuard(Arc<AdapterRegistry>, Arc<Server>);
+struct ProbeGuard(Arc<VersionRegistry>, Arc<Server>);
 
 impl Drop for ProbeGuard {
     fn drop(&mut self) {
@@ -139,7 +139,7 @@ impl Drop for ProbeGuard {
     }
 }
 
-impl AdapterRegistry {
+impl VersionRegistry {
     /// Marks a server unhealthy until a probe succeeds. `line` is logged the first time.
     pub(super) fn mark_unhealthy(&self, server: &Server, problem: &str, line: impl FnOnce(&str) -> String) {
         if !server.healthy.swap(false, Ordering::SeqCst) {

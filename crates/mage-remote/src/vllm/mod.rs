@@ -3,13 +3,13 @@
 //! A [`VllmPool`] is a [`Sampler`](mage_engine::Sampler) over servers of the same model. The trainer pushes adapters by
 //! name and version; every push is verified on every server by a [`Fingerprint`](crate::Fingerprint).
 
-mod adapter_registry;
 mod completion;
 mod health;
 mod pool;
 mod push;
 mod request;
 mod server;
+mod version_registry;
 
 pub use pool::{ServerStatus, VllmPool, VllmPoolSettings};
 pub use server::ServedModel;

@@ -3,14 +3,14 @@
 //! Each request goes to the server with the fewest requests in flight, and waits if all are at their limit.
 
 use super::{
-    adapter_registry::AdapterRegistry,
     completion::{GeneratedTokens, check_score},
     server::Server,
+    version_registry::VersionRegistry,
 };
 use crate::{ApiKey, Service, StatusLog, http::client::Timeouts};
 use mage_engine::{
-    AdapterName, BoxFuture, Error, LogprobsMode, Result, Sample, SampleRequest, Sampler, SamplerCaps, ScoreRequest,
-    Scores, WeightVersion, WeightsId,
+    BoxFuture, Error, LogprobsMode, Result, Sample, SampleRequest, Sampler, SamplerCaps, ScoreRequest, Scores,
+    WeightVersion, WeightsId, WeightsName,
 };
 use std::{
     sync::{
@@ -51,7 +51,7 @@ pub struct VllmPoolSettings {
 /// A pool of vLLM servers.
 #[derive(Debug)]
 pub struct VllmPool {
-    pub(super) registry: Arc<AdapterRegistry>,
+    pub(super) registry: Arc<VersionRegistry>,
     pub(super) servers: Vec<Arc<Server>>,
     caps: SamplerCaps,
     /// Held by the request that gets the next slot.
@@ -75,7 +75,7 @@ pub struct ServerStatus {
 }
 
 /// A request in flight on a server; the count is decremented on drop.
-pub(super) struct RequestSlot(Arc<AdapterRegistry>, pub(super) Arc<Server>);
+pub(super) struct RequestSlot(Arc<VersionRegistry>, pub(super) Arc<Server>);
 
 impl Drop for RequestSlot {
     fn drop(&mut self) {
@@ -85,7 +85,7 @@ impl Drop for RequestSlot {
 }
 
 impl VllmPool {
-    /// Creates a pool; nothing is sent. The served model is available as [`BASE`](AdapterName::BASE).
+    /// Creates a pool; nothing is sent. The served model is available as [`BASE`](WeightsName::BASE).
     pub fn new(settings: VllmPoolSettings) -> Result<Self> {
         let invalid = |problem: &str| Err(Error::invalid("vllm", problem));
         if settings.servers.is_empty() {
@@ -117,7 +117,7 @@ impl VllmPool {
             max_seq_len: settings.max_seq_len,
         };
         Ok(VllmPool {
-            registry: Arc::new(AdapterRegistry::new(settings)),
+            registry: Arc::new(VersionRegistry::new(settings)),
             servers,
             caps,
             slot_queue: tokio::sync::Mutex::default(),
@@ -175,13 +175,13 @@ impl VllmPool {
     }
 
     /// Resolves a name to its newest version, or `name@version` to that version.
-    fn resolve(&self, name: &AdapterName) -> Result<(WeightsId, String)> {
+    fn resolve(&self, name: &WeightsName) -> Result<(WeightsId, String)> {
         let versions = self.registry.versions();
         if let Some(newest) = versions.get(name).and_then(|all| all.last()) {
             return Ok((WeightsId { name: name.clone(), version: newest.version }, newest.served_name.clone()));
         }
         let exact = name.as_str().rsplit_once('@').and_then(|(name, version)| {
-            let (name, version) = (AdapterName::new(name), WeightVersion(version.parse().ok()?));
+            let (name, version) = (WeightsName::new(name), WeightVersion(version.parse().ok()?));
             let published = versions.get(&name)?.iter().find(|v| v.version == version)?;
             Some((WeightsId { name, version }, published.served_name.clone()))
         });

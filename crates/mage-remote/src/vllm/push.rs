@@ -5,17 +5,17 @@
 //! to all healthy servers concurrently, and counts once every one of them reproduces the trainer's fingerprint.
 
 use super::{
-    adapter_registry::{PublishedVersion, PushError},
     health::PROBE_INTERVAL,
     pool::VllmPool,
     server::{ServedModel, Server},
+    version_registry::{PublishedVersion, PushError},
 };
 use crate::{
     Fingerprint,
     http::client::HttpError,
     join::{join_all, race},
 };
-use mage_engine::{AdapterName, Result, WeightVersion, WeightsId};
+use mage_engine::{Result, WeightVersion, WeightsId, WeightsName};
 use std::{
     path::{Path, PathBuf},
     sync::{Arc, OnceLock, atomic::Ordering},
@@ -213,7 +213,7 @@ impl VllmPool {
                 // The adapters' fingerprints on the new weights are unknown.
                 other.fingerprint = None;
             }
-            versions.insert(AdapterName::new(AdapterName::BASE), vec![version.clone()]);
+            versions.insert(WeightsName::new(WeightsName::BASE), vec![version.clone()]);
         });
         self.registry.base_replaced.store(true, Ordering::SeqCst);
         let (mut took, mut error) = (0, None);
@@ -248,7 +248,7 @@ impl VllmPool {
     }
 
     /// Directory and fingerprint of the newest adapter of a name.
-    pub fn newest_adapter(&self, name: &AdapterName) -> Option<(PathBuf, Fingerprint)> {
+    pub fn newest_adapter(&self, name: &WeightsName) -> Option<(PathBuf, Fingerprint)> {
         let versions = self.registry.versions();
         let newest = versions.get(name)?.last().filter(|r| r.is_adapter())?;
         newest.dir.clone().zip(newest.fingerprint.clone())

@@ -117,7 +117,7 @@ async fn serve(
         Fault::Reply(status, headers, body) => {
             let length = body.len();
             let text = format!(
-                "HTTP/1.1 {status} LogLines\r\n{headers}content-length: {length}\r\nconnection: close\r\n\r\n{body}"
+                "HTTP/1.1 {status} Injected\r\n{headers}content-length: {length}\r\nconnection: close\r\n\r\n{body}"
             );
             client.write_all(text.as_bytes()).await?;
         }

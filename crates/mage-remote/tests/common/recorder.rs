@@ -10,34 +10,34 @@ use tokio::{io::AsyncWriteExt, net::TcpListener};
 
 /// Forwards to `server` and records all exchanges. Needs a running runtime.
 pub(crate) async fn record(server: SocketAddr) -> (SocketAddr, Arc<Mutex<Vec<Value>>>) {
-    let kept = Arc::<Mutex<Vec<Value>>>::default();
+    let exchanges = Arc::<Mutex<Vec<Value>>>::default();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let keeping = Arc::clone(&kept);
+    let recorded = Arc::clone(&exchanges);
     tokio::spawn(async move {
         loop {
             let (mut client, _) = listener.accept().await.unwrap();
-            let keeping = Arc::clone(&keeping);
+            let recorded = Arc::clone(&recorded);
             tokio::spawn(async move {
                 let Ok(Some(request)) = read_request(&mut client).await else { return };
-                let answer = forward(&request, server).await.unwrap();
-                keeping.lock().unwrap().push(exchange(&request, &answer));
-                let _ = client.write_all(&answer).await;
+                let response = forward(&request, server).await.unwrap();
+                recorded.lock().unwrap().push(exchange(&request, &response));
+                let _ = client.write_all(&response).await;
             });
         }
     });
-    (address, kept)
+    (address, exchanges)
 }
 
-fn exchange(request: &[u8], answer: &[u8]) -> Value {
+fn exchange(request: &[u8], response: &[u8]) -> Value {
     let (head, body) = split(request);
     let mut first = head.lines().next().unwrap().split(' ');
     let (method, path) = (first.next().unwrap().to_owned(), first.next().unwrap().to_owned());
-    let (answer_head, answer) = split(answer);
-    let status: u16 = answer_head.split(' ').nth(1).unwrap().parse().unwrap();
-    let chunked = answer_head.to_lowercase().contains("transfer-encoding: chunked");
-    let answer = if chunked { unchunk(answer) } else { answer.to_vec() };
-    json!({"method": method, "path": path, "body": hex(body), "status": status, "answer": hex(&answer)})
+    let (response_head, response) = split(response);
+    let status: u16 = response_head.split(' ').nth(1).unwrap().parse().unwrap();
+    let chunked = response_head.to_lowercase().contains("transfer-encoding: chunked");
+    let response = if chunked { decode_chunked(response) } else { response.to_vec() };
+    json!({"method": method, "path": path, "body": hex(body), "status": status, "answer": hex(&response)})
 }
 
 fn split(message: &[u8]) -> (String, &[u8]) {
@@ -45,7 +45,7 @@ fn split(message: &[u8]) -> (String, &[u8]) {
     (String::from_utf8_lossy(&message[..end]).into_owned(), &message[end..])
 }
 
-fn unchunk(mut bytes: &[u8]) -> Vec<u8> {
+fn decode_chunked(mut bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     while let Some(end) = bytes.windows(2).position(|w| w == b"\r\n") {
         let size = usize::from_str_radix(std::str::from_utf8(&bytes[..end]).unwrap(), 16).unwrap();

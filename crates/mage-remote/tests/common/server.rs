@@ -14,9 +14,9 @@ use tokio::{net::TcpListener, task::JoinHandle};
 
 type Script = dyn Fn(&str) -> String + Send + Sync;
 
-/// What the server received.
+/// Requests that the server received.
 #[derive(Default)]
-pub(crate) struct Seen {
+pub(crate) struct ReceivedRequests {
     pub(crate) bodies: Mutex<Vec<Value>>,
     pub(crate) keys: Mutex<Vec<Option<String>>>,
     /// Maximum concurrent requests.
@@ -24,7 +24,7 @@ pub(crate) struct Seen {
     now: AtomicUsize,
 }
 
-impl Seen {
+impl ReceivedRequests {
     pub(crate) fn requests(&self) -> usize {
         self.bodies.lock().unwrap().len()
     }
@@ -32,7 +32,7 @@ impl Seen {
 
 #[derive(Clone)]
 struct Shared {
-    seen: Arc<Seen>,
+    seen: Arc<ReceivedRequests>,
     script: Arc<Script>,
     latency: Duration,
 }
@@ -40,7 +40,7 @@ struct Shared {
 /// A running server. It stops with all connections when dropped.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
-    pub(crate) seen: Arc<Seen>,
+    pub(crate) seen: Arc<ReceivedRequests>,
     task: JoinHandle<()>,
 }
 
@@ -62,7 +62,7 @@ impl Server {
         latency: Duration,
         script: impl Fn(&str) -> String + Send + Sync + 'static,
     ) -> Self {
-        let seen = Arc::<Seen>::default();
+        let seen = Arc::<ReceivedRequests>::default();
         let shared = Shared { seen: Arc::clone(&seen), script: Arc::new(script), latency };
         let app = Router::new()
             .route("/v1/chat/completions", post(complete))
@@ -84,36 +84,36 @@ impl Server {
     }
 }
 
-fn note(shared: &Shared, headers: &HeaderMap, body: &Value) {
+fn record(shared: &Shared, headers: &HeaderMap, body: &Value) {
     let key = headers.get("authorization").map(|v| v.to_str().unwrap().to_owned());
     shared.seen.keys.lock().unwrap().push(key);
     shared.seen.bodies.lock().unwrap().push(body.clone());
 }
 
 async fn complete(State(shared): State<Shared>, headers: HeaderMap, Json(body): Json<Value>) -> Json<Value> {
-    note(&shared, &headers, &body);
+    record(&shared, &headers, &body);
     let now = shared.seen.now.fetch_add(1, Ordering::SeqCst) + 1;
     shared.seen.peak.fetch_max(now, Ordering::SeqCst);
     tokio::time::sleep(shared.latency).await;
     shared.seen.now.fetch_sub(1, Ordering::SeqCst);
-    let asked = body["messages"].as_array().unwrap().last().unwrap()["content"].as_str().unwrap();
-    let said = (shared.script)(asked);
+    let prompt = body["messages"].as_array().unwrap().last().unwrap()["content"].as_str().unwrap();
+    let completion = (shared.script)(prompt);
     let words = |text: &str| text.split_whitespace().count();
     Json(json!({
-        "choices": [{"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}],
-        "usage": {"prompt_tokens": words(asked), "completion_tokens": words(&said)},
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": completion}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": words(prompt), "completion_tokens": words(&completion)},
     }))
 }
 
 /// Embeds a text as the counts of the letters a to d.
 async fn embed(State(shared): State<Shared>, headers: HeaderMap, Json(body): Json<Value>) -> Json<Value> {
-    note(&shared, &headers, &body);
+    record(&shared, &headers, &body);
     let vector = |text: &str| "abcd".chars().map(|c| text.matches(c).count() as f64).collect::<Vec<_>>();
     let texts = body["input"].as_array().unwrap();
     let data: Vec<Value> = texts
         .iter()
         .enumerate()
-        .rev() // order is the index's business
+        .rev() // clients must order by `index`
         .map(|(i, t)| json!({"index": i, "embedding": vector(t.as_str().unwrap())}))
         .collect();
     Json(json!({"data": data, "usage": {"prompt_tokens": texts.len()}}))

@@ -24,7 +24,7 @@ use tokio::{net::TcpListener, task::JoinHandle};
 type Weights = Vec<u64>;
 
 /// A computing request with the weights it uses.
-type Question = (&'static str, Weights, Vec<u8>);
+type RecordedRequest = (&'static str, Weights, Vec<u8>);
 
 /// Overrides responses, given path and body.
 pub(crate) type ResponseOverride = Box<dyn FnMut(&str, &Value) -> Option<(u16, String)> + Send>;
@@ -55,15 +55,16 @@ impl Misbehaviour {
 #[derive(Clone, Default)]
 struct Model {
     weights: Weights,
-    asked: bool,
+    /// Whether it was trained, saved or loaded.
+    used: bool,
     /// Lowest free slot at creation.
-    place: usize,
+    slot: usize,
 }
 
 /// State of the server.
 #[derive(Default)]
 pub(crate) struct World {
-    answers: HashMap<Question, Vec<u8>>,
+    responses: HashMap<RecordedRequest, Vec<u8>>,
     models: HashMap<String, Model>,
     pub(crate) saved: HashMap<String, Weights>,
     /// Sampling sessions: model and its weights when saved.
@@ -90,27 +91,27 @@ pub(crate) struct World {
 }
 
 /// A running double. It stops when dropped.
-pub(crate) struct Double {
+pub(crate) struct TinkerDouble {
     pub(crate) address: SocketAddr,
     pub(crate) world: Arc<Mutex<World>>,
     task: JoinHandle<()>,
 }
 
-impl Drop for Double {
+impl Drop for TinkerDouble {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Double {
+impl TinkerDouble {
     pub(crate) async fn start(misbehaviour: Option<Misbehaviour>) -> Self {
-        let answers = learn(include_str!("../recorded/tinker.jsonl"));
-        let world = Arc::new(Mutex::new(World { answers, misbehaviour, ..Default::default() }));
+        let responses = parse_recording(include_str!("../recorded/tinker.jsonl"));
+        let world = Arc::new(Mutex::new(World { responses, misbehaviour, ..Default::default() }));
         let app = Router::new().fallback(serve).with_state(Arc::clone(&world));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let task = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
-        Double { address, world, task }
+        TinkerDouble { address, world, task }
     }
 
     /// Overrides responses from now on.
@@ -186,18 +187,18 @@ impl World {
         fine(&json!({"future_id": id, "status": "pending", "request_id": id}))
     }
 
-    fn known(&self, question: Question) -> (u16, Vec<u8>) {
-        match self.answers.get(&question) {
+    fn recorded_response(&self, request: RecordedRequest) -> (u16, Vec<u8>) {
+        match self.responses.get(&request) {
             Some(answer) => (200, answer.clone()),
-            None => (400, json!({"detail": format!("nobody ever asked for this {}", question.0)}).to_string().into()),
+            None => (400, json!({"detail": format!("no recorded response to this {}", request.0)}).to_string().into()),
         }
     }
 
     fn answer(&mut self, method: &str, path: &str, body: &[u8]) -> (u16, Vec<u8>) {
         let path = path.strip_prefix("/api/v1/").unwrap_or(path);
         let parsed: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
-        if let Some((status, said)) = self.response_override.as_mut().and_then(|respond| respond(path, &parsed)) {
-            return (status, said.into_bytes());
+        if let Some((status, response)) = self.response_override.as_mut().and_then(|respond| respond(path, &parsed)) {
+            return (status, response.into_bytes());
         }
         let text = |field: &str| parsed[field].as_str().unwrap_or_default().to_owned();
         match (method, path) {
@@ -208,8 +209,8 @@ impl World {
             (_, "create_model") => {
                 let id = self.fresh("model");
                 let weights = vec![hash(&parsed["lora_config"].to_string())];
-                let place = self.place();
-                self.models.insert(id.clone(), Model { weights, asked: false, place });
+                let slot = self.next_slot();
+                self.models.insert(id.clone(), Model { weights, used: false, slot });
                 let request = self.future(200, json!({"model_id": id}).to_string().into());
                 fine(&json!({"model_id": id, "base_model": "tiny", "status": "created", "request_id": request}))
             }
@@ -227,41 +228,45 @@ impl World {
             }
             (_, "save_weights" | "save_weights_for_sampler") => {
                 let kind = if path == "save_weights" { "weights" } else { "sampler_weights" };
-                let place = format!("{}/{kind}/{}", text("model_id"), text("path"));
-                if self.saved.contains_key(&place) {
+                let saved_path = format!("{}/{kind}/{}", text("model_id"), text("path"));
+                if self.saved.contains_key(&saved_path) {
                     return detail(409, "Checkpoint already exists");
                 }
                 let Some(model) = self.models.get_mut(&text("model_id")) else {
                     return Self::submitted(&self.stale(&text("model_id")));
                 };
-                model.asked = true;
+                model.used = true;
                 let weights = model.weights.clone();
-                self.saved.insert(place, weights);
+                self.saved.insert(saved_path, weights);
                 Self::submitted(&self.future(200, b"{}".to_vec()))
             }
             (_, "load_weights") => {
-                let place = text("path").replace("tinker://", "");
-                let Some(weights) = self.saved.get(&place).cloned() else { return detail(404, "Checkpoint not found") };
+                let saved_path = text("path").replace("tinker://", "");
+                let Some(weights) = self.saved.get(&saved_path).cloned() else {
+                    return detail(404, "Checkpoint not found");
+                };
                 let Some(model) = self.models.get_mut(&text("model_id")) else { return detail(404, "Model not found") };
-                if model.asked {
+                if model.used {
                     return detail(400, "LoadWeights is not permitted with seq_id 2");
                 }
-                *model = Model { weights, asked: true, place: model.place };
+                *model = Model { weights, used: true, slot: model.slot };
                 Self::submitted(&self.future(200, b"{}".to_vec()))
             }
             (_, "create_sampling_session") => {
-                let place = text("model_path").replace("tinker://", "");
-                let Some(weights) = self.saved.get(&place).cloned() else { return detail(404, "Checkpoint not found") };
+                let saved_path = text("model_path").replace("tinker://", "");
+                let Some(weights) = self.saved.get(&saved_path).cloned() else {
+                    return detail(404, "Checkpoint not found");
+                };
                 let id = self.fresh("sampling");
-                let model = place.split('/').next().unwrap().to_owned();
+                let model = saved_path.split('/').next().unwrap().to_owned();
                 self.sessions.insert(id.clone(), (model, weights));
                 fine(&json!({"sampling_session_id": id}))
             }
             (_, "asample") => {
-                let mut asked = parsed.clone();
+                let mut request = parsed.clone();
                 let session = text("sampling_session_id");
                 for field in ["sampling_session_id", "seq_id"] {
-                    asked.as_object_mut().unwrap().remove(field);
+                    request.as_object_mut().unwrap().remove(field);
                 }
                 let Some((model, mut weights)) = self.sessions.get(&session).cloned() else {
                     return detail(404, "no session");
@@ -275,13 +280,13 @@ impl World {
                 if !self.models.contains_key(&model) {
                     return Self::submitted(&self.stale(&model));
                 }
-                if self.misbehaviour == Some(Misbehaviour::StaleSampler) && asked["prompt_logprobs"] == true {
-                    let any = self.answers.keys().find(|(kind, w, c)| {
-                        *kind == "sample" && *w != weights && *c == asked.to_string().into_bytes()
+                if self.misbehaviour == Some(Misbehaviour::StaleSampler) && request["prompt_logprobs"] == true {
+                    let any = self.responses.keys().find(|(kind, w, c)| {
+                        *kind == "sample" && *w != weights && *c == request.to_string().into_bytes()
                     });
                     weights = any.expect("another version was sampled in the recording").1.clone();
                 }
-                let (status, answer) = self.known(("sample", weights, asked.to_string().into_bytes()));
+                let (status, answer) = self.recorded_response(("sample", weights, request.to_string().into_bytes()));
                 Self::submitted(&self.future(status, answer))
             }
             (_, "retrieve_future") => {
@@ -290,13 +295,13 @@ impl World {
             }
             ("GET", path) if path.ends_with("/download") => {
                 let parts: Vec<&str> = path.split('/').collect();
-                let place = format!("{}/sampler_weights/{}", parts[1], parts[3]);
-                match self.saved.get(&place).cloned() {
+                let saved_path = format!("{}/sampler_weights/{}", parts[1], parts[3]);
+                match self.saved.get(&saved_path).cloned() {
                     Some(_) if self.packs_anything => {
-                        let any = self.answers.iter().find(|((kind, ..), _)| *kind == "archive");
-                        (200, any.expect("one was recorded").1.clone())
+                        let any = self.responses.iter().find(|((kind, ..), _)| *kind == "archive");
+                        (200, any.expect("an archive was recorded").1.clone())
                     }
-                    Some(weights) => self.known(("archive", weights, Vec::new())),
+                    Some(weights) => self.recorded_response(("archive", weights, Vec::new())),
                     None => detail(404, "Checkpoint not found"),
                 }
             }
@@ -316,19 +321,19 @@ impl World {
     }
 
     /// Slot of the next model.
-    fn place(&mut self) -> usize {
+    fn next_slot(&mut self) -> usize {
         self.made += 1;
-        let mut taken: HashSet<usize> = self.models.values().map(|m| m.place).collect();
+        let mut taken: HashSet<usize> = self.models.values().map(|m| m.slot).collect();
         match self.misbehaviour {
             Some(Misbehaviour::LeavesGradient(at)) if self.made < at => {
                 taken.insert(1);
             }
             Some(Misbehaviour::LeavesGradient(at)) if self.made == at => {
-                self.waiting.entry(1).or_default().insert("somebody else".to_owned());
+                self.waiting.entry(1).or_default().insert("another model".to_owned());
             }
             _ => {}
         }
-        (1..).find(|place| !taken.contains(place)).unwrap()
+        (1..).find(|slot| !taken.contains(slot)).unwrap()
     }
 
     /// Unloads all models, as when their sessions expire.
@@ -378,7 +383,7 @@ impl World {
             };
         }
         let weights = self.models[model].weights.clone();
-        let (status, mut answer) = self.known((kind, weights, content.clone()));
+        let (status, mut answer) = self.recorded_response((kind, weights, content.clone()));
         let gradient = kind == "gradient" && !pure;
         self.gradients += usize::from(gradient);
         let poisoned = gradient && self.misbehaviour.is_some_and(|o| o.poisons(self.gradients));
@@ -386,19 +391,19 @@ impl World {
             answer = poison(&answer);
         }
         let entry = self.models.get_mut(model).unwrap();
-        entry.asked = true;
-        let waiting = self.waiting.entry(entry.place).or_default();
+        entry.used = true;
+        let waiting = self.waiting.entry(entry.slot).or_default();
         let mut foreign = false;
         if gradient {
             waiting.insert(model.to_owned());
         } else if kind == "step" {
-            foreign = std::mem::take(waiting).iter().any(|whose| whose != model);
+            foreign = std::mem::take(waiting).iter().any(|owner| owner != model);
         }
         if foreign && status == 200 {
-            let mut said: Value = serde_json::from_slice(&answer).unwrap();
-            let norm = said["metrics"]["skyrl.ai/grad_norm"].as_f64().unwrap();
-            said["metrics"]["skyrl.ai/grad_norm"] = json!(norm * 0.75);
-            answer = said.to_string().into();
+            let mut response: Value = serde_json::from_slice(&answer).unwrap();
+            let norm = response["metrics"]["skyrl.ai/grad_norm"].as_f64().unwrap();
+            response["metrics"]["skyrl.ai/grad_norm"] = json!(norm * 0.75);
+            answer = response.to_string().into();
         }
         // A step with learning rate 0 changes nothing, whatever the gradient.
         let length =
@@ -426,7 +431,7 @@ impl World {
 /// with its data (tag and length).
 fn poison(answer: &[u8]) -> Vec<u8> {
     let mut out = answer.to_vec();
-    let mut at = answer.windows(8).position(|w| w == b"logprobs").expect("an answer has log-probabilities") + 8;
+    let mut at = answer.windows(8).position(|w| w == b"logprobs").expect("a response has log-probs") + 8;
     let mut length = 0;
     for _ in 0..2 {
         at += 1;
@@ -439,7 +444,7 @@ fn poison(answer: &[u8]) -> Vec<u8> {
 }
 
 /// Parses the recording into responses by request and weights.
-fn learn(recorded: &str) -> HashMap<Question, Vec<u8>> {
+fn parse_recording(recorded: &str) -> HashMap<RecordedRequest, Vec<u8>> {
     let lines: Vec<Value> = recorded.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
     let bytes = |v: &Value| -> Vec<u8> {
         let text = v.as_str().unwrap();
@@ -451,66 +456,66 @@ fn learn(recorded: &str) -> HashMap<Question, Vec<u8>> {
     // Results by future.
     let mut results: HashMap<String, Vec<u8>> = HashMap::new();
     for line in lines.iter().filter(|l| l["path"] == "/api/v1/retrieve_future" && l["status"] == 200) {
-        let asked: Value = serde_json::from_slice(&bytes(&line["body"])).unwrap();
-        results.insert(asked["request_id"].as_str().unwrap().to_owned(), bytes(&line["answer"]));
+        let request: Value = serde_json::from_slice(&bytes(&line["body"])).unwrap();
+        results.insert(request["request_id"].as_str().unwrap().to_owned(), bytes(&line["answer"]));
     }
-    let mut answers = HashMap::new();
+    let mut responses = HashMap::new();
     let mut models: HashMap<String, Weights> = HashMap::new();
     let mut saved: HashMap<String, Weights> = HashMap::new();
     let mut sessions: HashMap<String, Weights> = HashMap::new();
     for line in lines.iter().filter(|l| l["status"] == 200) {
         let (body, answer) = (bytes(&line["body"]), bytes(&line["answer"]));
-        let asked: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
-        let said: Value = serde_json::from_slice(&answer).unwrap_or(Value::Null);
+        let request: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
+        let response: Value = serde_json::from_slice(&answer).unwrap_or(Value::Null);
         let text = |v: &Value, field: &str| v[field].as_str().unwrap_or_default().to_owned();
-        let result = || results.get(&text(&said, "request_id")).cloned().unwrap_or_default();
+        let result = || results.get(&text(&response, "request_id")).cloned().unwrap_or_default();
         let path = line["path"].as_str().unwrap().strip_prefix("/api/v1/").unwrap();
         match path {
             "create_model" => {
-                models.insert(text(&said, "model_id"), vec![hash(&asked["lora_config"].to_string())]);
+                models.insert(text(&response, "model_id"), vec![hash(&request["lora_config"].to_string())]);
             }
             "forward_backward" => {
                 let (model, _, content) = split(&body);
                 let weights = models.get_mut(&model).unwrap();
-                answers.insert(("gradient", weights.clone(), content.clone()), result());
+                responses.insert(("gradient", weights.clone(), content.clone()), result());
                 if !content.ends_with(&[0x30, 1]) {
                     weights.push(hash(&("gradient", &content)));
                 }
             }
             "optim_step" => {
-                let content = asked["adam_params"].to_string().into_bytes();
-                let weights = models.get_mut(&text(&asked, "model_id")).unwrap();
-                answers.insert(("step", weights.clone(), content.clone()), result());
+                let content = request["adam_params"].to_string().into_bytes();
+                let weights = models.get_mut(&text(&request, "model_id")).unwrap();
+                responses.insert(("step", weights.clone(), content.clone()), result());
                 weights.push(hash(&("step", &content)));
             }
             "save_weights" | "save_weights_for_sampler" => {
                 let kind = if path == "save_weights" { "weights" } else { "sampler_weights" };
-                let model = text(&asked, "model_id");
-                saved.insert(format!("{model}/{kind}/{}", text(&asked, "path")), models[&model].clone());
+                let model = text(&request, "model_id");
+                saved.insert(format!("{model}/{kind}/{}", text(&request, "path")), models[&model].clone());
             }
             "load_weights" => {
-                let from = saved[&text(&asked, "path").replace("tinker://", "")].clone();
-                models.insert(text(&asked, "model_id"), from);
+                let from = saved[&text(&request, "path").replace("tinker://", "")].clone();
+                models.insert(text(&request, "model_id"), from);
             }
             "create_sampling_session" => {
-                let from = saved[&text(&asked, "model_path").replace("tinker://", "")].clone();
-                sessions.insert(text(&said, "sampling_session_id"), from);
+                let from = saved[&text(&request, "model_path").replace("tinker://", "")].clone();
+                sessions.insert(text(&response, "sampling_session_id"), from);
             }
             "asample" => {
-                let weights = sessions[&text(&asked, "sampling_session_id")].clone();
-                let mut asked = asked.clone();
+                let weights = sessions[&text(&request, "sampling_session_id")].clone();
+                let mut request = request.clone();
                 for field in ["sampling_session_id", "seq_id"] {
-                    asked.as_object_mut().unwrap().remove(field);
+                    request.as_object_mut().unwrap().remove(field);
                 }
-                answers.insert(("sample", weights, asked.to_string().into_bytes()), result());
+                responses.insert(("sample", weights, request.to_string().into_bytes()), result());
             }
             path if path.ends_with("/download") => {
                 let parts: Vec<&str> = path.split('/').collect();
                 let weights = saved[&format!("{}/sampler_weights/{}", parts[1], parts[3])].clone();
-                answers.insert(("archive", weights, Vec::new()), answer);
+                responses.insert(("archive", weights, Vec::new()), answer);
             }
             _ => {}
         }
     }
-    answers
+    responses
 }

@@ -1,7 +1,7 @@
 //! Training script, run against the real server for the recording and against its test double.
 
 use mage_engine::{
-    AdapterName, Loss, Objective, OptimStep, PerToken, SampleRequest, Sampler, SamplingParams, TokenForest, Trainer,
+    Loss, Objective, OptimStep, PerToken, SampleRequest, Sampler, SamplingParams, TokenForest, Trainer, WeightsName,
 };
 use mage_remote::{
     StatusLog, Timeouts, TinkerServer, TinkerSettings, TinkerTrainer,
@@ -90,30 +90,30 @@ pub(crate) fn request() -> SampleRequest {
 /// resume from the checkpoint.
 pub(crate) fn run_script(settings: &TinkerSettings, dir: &Path) -> mage_engine::Result<ScriptResult> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let mut came = ScriptResult { losses: Vec::new(), norms: Vec::new(), sampled: Vec::new(), steps: 0 };
+    let mut result = ScriptResult { losses: Vec::new(), norms: Vec::new(), sampled: Vec::new(), steps: 0 };
     let mut trainer = TinkerTrainer::connect(settings.clone(), None)?;
     let sampler = trainer.sampler()?;
     let ppo = Loss::of(Objective::ppo(0.2, 0.3));
     let imitate = Loss::of(Objective::CrossEntropy);
-    let learn = |trainer: &mut TinkerTrainer, came: &mut ScriptResult, batch: &TokenForest, loss: &Loss| {
-        came.losses.push(trainer.forward_backward(batch, loss)?.loss);
+    let train = |trainer: &mut TinkerTrainer, result: &mut ScriptResult, batch: &TokenForest, loss: &Loss| {
+        result.losses.push(trainer.forward_backward(batch, loss)?.loss);
         let stepped = trainer.optim_step(&step())?;
-        came.norms.push(stepped.grad_norm);
-        came.steps = stepped.steps;
+        result.norms.push(stepped.grad_norm);
+        result.steps = stepped.steps;
         mage_engine::Result::Ok(())
     };
-    learn(&mut trainer, &mut came, &batch(1.0), &imitate)?;
-    learn(&mut trainer, &mut came, &batch(1.0), &ppo)?;
-    trainer.publish(&AdapterName::default())?;
-    came.sampled = runtime.block_on(sampler.sample(request()))?.tokens;
-    learn(&mut trainer, &mut came, &batch(-1.0), &ppo)?;
-    trainer.publish(&AdapterName::default())?;
+    train(&mut trainer, &mut result, &batch(1.0), &imitate)?;
+    train(&mut trainer, &mut result, &batch(1.0), &ppo)?;
+    trainer.publish(&WeightsName::default())?;
+    result.sampled = runtime.block_on(sampler.sample(request()))?.tokens;
+    train(&mut trainer, &mut result, &batch(-1.0), &ppo)?;
+    trainer.publish(&WeightsName::default())?;
     let checkpoint = dir.join("checkpoint");
     trainer.save(&checkpoint)?;
-    learn(&mut trainer, &mut came, &batch(0.5), &ppo)?;
+    train(&mut trainer, &mut result, &batch(0.5), &ppo)?;
     drop(trainer);
     let mut resumed = TinkerTrainer::connect(TinkerSettings { calibrate: false, ..settings.clone() }, None)?;
     resumed.load(&checkpoint)?;
-    learn(&mut resumed, &mut came, &batch(0.5), &ppo)?;
-    Ok(came)
+    train(&mut resumed, &mut result, &batch(0.5), &ppo)?;
+    Ok(result)
 }

@@ -24,7 +24,7 @@ use tokio::{net::TcpListener, runtime::Runtime};
 
 /// State of the double and what it received.
 #[derive(Default)]
-pub(crate) struct Seen {
+pub(crate) struct VllmState {
     /// Adapters by name, with their directories.
     pub(crate) adapters: Mutex<BTreeMap<String, String>>,
     pub(crate) requests: AtomicUsize,
@@ -46,14 +46,14 @@ pub(crate) struct Seen {
 
 #[derive(Clone)]
 struct Shared {
-    seen: Arc<Seen>,
+    state: Arc<VllmState>,
     latency: Duration,
 }
 
 /// A running server. It stops with all connections when dropped.
 pub(crate) struct Vllm {
     pub(crate) address: SocketAddr,
-    pub(crate) seen: Arc<Seen>,
+    pub(crate) state: Arc<VllmState>,
     /// A runtime of its own, so that connections end with the server.
     runtime: Option<Runtime>,
 }
@@ -72,8 +72,8 @@ impl Vllm {
     }
 
     pub(crate) async fn start_at(address: SocketAddr, latency: Duration) -> Self {
-        let seen = Arc::<Seen>::default();
-        let shared = Shared { seen: Arc::clone(&seen), latency };
+        let state = Arc::<VllmState>::default();
+        let shared = Shared { state: Arc::clone(&state), latency };
         let app = Router::new()
             .route("/health", get(|| async { "" }))
             .route("/v1/models", get(models))
@@ -103,7 +103,7 @@ impl Vllm {
         let listener = listener.unwrap();
         let address = listener.local_addr().unwrap();
         runtime.spawn(async move { axum::serve(listener, app).await.unwrap() });
-        Vllm { address, seen, runtime: Some(runtime) }
+        Vllm { address, state, runtime: Some(runtime) }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -117,35 +117,35 @@ pub(crate) fn rule(i: usize, t: u32) -> f32 {
 }
 
 async fn unless_stopped(State(s): State<Shared>, request: Request, next: Next) -> Response {
-    while s.seen.stopped.load(Ordering::SeqCst) {
+    while s.state.stopped.load(Ordering::SeqCst) {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     next.run(request).await
 }
 
 async fn reload(State(s): State<Shared>) -> Json<Value> {
-    if s.seen.reloads.load(Ordering::SeqCst) {
-        *s.seen.stale.lock().unwrap() = 0.0;
+    if s.state.reloads.load(Ordering::SeqCst) {
+        *s.state.stale.lock().unwrap() = 0.0;
     }
     Json(json!({"results": [null]}))
 }
 
 async fn models(State(s): State<Shared>) -> Json<Value> {
-    let adapters = s.seen.adapters.lock().unwrap();
+    let adapters = s.state.adapters.lock().unwrap();
     let names = std::iter::once("tiny").chain(adapters.keys().map(String::as_str));
     Json(json!({"data": names.map(|n| json!({"id": n})).collect::<Vec<_>>()}))
 }
 
 async fn load(State(s): State<Shared>, Json(body): Json<Value>) -> (StatusCode, String) {
-    s.seen.loads.fetch_add(1, Ordering::SeqCst);
-    while s.seen.loading.load(Ordering::SeqCst) {
+    s.state.loads.fetch_add(1, Ordering::SeqCst);
+    while s.state.loading.load(Ordering::SeqCst) {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let together = s.seen.load_barrier.lock().unwrap().clone();
+    let together = s.state.load_barrier.lock().unwrap().clone();
     if let Some(together) = together {
         together.wait().await;
     }
-    let mut adapters = s.seen.adapters.lock().unwrap();
+    let mut adapters = s.state.adapters.lock().unwrap();
     let name = body["lora_name"].as_str().unwrap().to_owned();
     if adapters.contains_key(&name) {
         let text = format!("The lora adapter '{name}' has already been loaded.");
@@ -156,13 +156,13 @@ async fn load(State(s): State<Shared>, Json(body): Json<Value>) -> (StatusCode, 
 }
 
 async fn unload(State(s): State<Shared>, Json(body): Json<Value>) -> String {
-    s.seen.adapters.lock().unwrap().remove(body["lora_name"].as_str().unwrap());
+    s.state.adapters.lock().unwrap().remove(body["lora_name"].as_str().unwrap());
     "Success".to_owned()
 }
 
 /// The request fields that are used. Parsing is minimal, since the double shares the machine with the benchmark.
 #[derive(Deserialize)]
-struct Asked {
+struct CompletionRequest {
     model: String,
     prompt: Vec<u32>,
     max_tokens: usize,
@@ -173,20 +173,20 @@ struct Asked {
 }
 
 async fn complete(State(s): State<Shared>, body: Bytes) -> (StatusCode, String) {
-    let asked: Asked = serde_json::from_slice(&body).unwrap();
-    let name = asked.model;
-    if name != "tiny" && !s.seen.adapters.lock().unwrap().contains_key(&name) {
+    let request: CompletionRequest = serde_json::from_slice(&body).unwrap();
+    let name = request.model;
+    if name != "tiny" && !s.state.adapters.lock().unwrap().contains_key(&name) {
         let text = format!("The model `{name}` does not exist.");
         return (StatusCode::NOT_FOUND, json!({"error": {"message": text}}).to_string());
     }
-    s.seen.requests.fetch_add(1, Ordering::SeqCst);
-    let now = s.seen.now.fetch_add(1, Ordering::SeqCst) + 1;
-    s.seen.peak.fetch_max(now, Ordering::SeqCst);
+    s.state.requests.fetch_add(1, Ordering::SeqCst);
+    let now = s.state.now.fetch_add(1, Ordering::SeqCst) + 1;
+    s.state.peak.fetch_max(now, Ordering::SeqCst);
     tokio::time::sleep(s.latency).await;
-    s.seen.now.fetch_sub(1, Ordering::SeqCst);
-    let token = asked.allowed_token_ids.first().copied().unwrap_or(asked.seed % 16);
-    assert!(asked.max_tokens > 0);
-    let logprob = rule(asked.prompt.len(), token) + *s.seen.stale.lock().unwrap();
+    s.state.now.fetch_sub(1, Ordering::SeqCst);
+    let token = request.allowed_token_ids.first().copied().unwrap_or(request.seed % 16);
+    assert!(request.max_tokens > 0);
+    let logprob = rule(request.prompt.len(), token) + *s.state.stale.lock().unwrap();
     let choice =
         format!(r#"{{"token_ids":[{token}],"logprobs":{{"token_logprobs":[{logprob}]}},"finish_reason":"length"}}"#);
     (StatusCode::OK, format!(r#"{{"choices":[{choice}]}}"#))

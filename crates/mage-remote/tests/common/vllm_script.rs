@@ -4,7 +4,7 @@ use super::{
     LogLines, capture_log,
     vllm_double::{Vllm, rule},
 };
-use mage_engine::{AdapterName, SampleRequest, Sampler, SamplingParams, WeightVersion, WeightsId};
+use mage_engine::{SampleRequest, Sampler, SamplingParams, WeightVersion, WeightsId, WeightsName};
 use mage_remote::{Fingerprint, Timeouts, VllmPool, VllmPoolSettings};
 use std::{sync::Arc, time::Duration};
 
@@ -26,17 +26,17 @@ pub(crate) fn pool_with_timeouts(servers: &[&Vllm], timeouts: Timeouts) -> (Arc<
 
 /// A short attempt timeout, long other timeouts.
 pub(crate) fn short_attempts() -> Timeouts {
-    let (attempt, patience) = (Duration::from_secs(1), Duration::from_secs(30));
-    Timeouts { attempt, outage: patience, operation: patience }
+    let (attempt, timeout) = (Duration::from_secs(1), Duration::from_secs(30));
+    Timeouts { attempt, outage: timeout, operation: timeout }
 }
 
 pub(crate) fn pool_at(servers: Vec<String>, timeouts: Timeouts, max_in_flight: usize) -> (Arc<VllmPool>, LogLines) {
-    let (settings, said) = settings(servers, timeouts, max_in_flight);
-    (Arc::new(VllmPool::new(settings).unwrap()), said)
+    let (settings, log_lines) = settings(servers, timeouts, max_in_flight);
+    (Arc::new(VllmPool::new(settings).unwrap()), log_lines)
 }
 
 pub(crate) fn settings(servers: Vec<String>, timeouts: Timeouts, max_in_flight: usize) -> (VllmPoolSettings, LogLines) {
-    let (notices, said) = capture_log();
+    let (status_log, log_lines) = capture_log();
     let settings = VllmPoolSettings {
         servers,
         model: "tiny".to_owned(),
@@ -48,9 +48,9 @@ pub(crate) fn settings(servers: Vec<String>, timeouts: Timeouts, max_in_flight: 
         keep_versions: 2,
         timeouts,
         request_timeout: Duration::from_secs(60),
-        status_log: notices,
+        status_log,
     };
-    (settings, said)
+    (settings, log_lines)
 }
 
 /// Fingerprint of the doubles.
@@ -59,7 +59,7 @@ pub(crate) fn fingerprint() -> Fingerprint {
 }
 
 pub(crate) fn policy(version: u64) -> WeightsId {
-    WeightsId { name: AdapterName::default(), version: WeightVersion(version) }
+    WeightsId { name: WeightsName::default(), version: WeightVersion(version) }
 }
 
 pub(crate) fn request(seed: u64, weights: &str) -> SampleRequest {
@@ -69,8 +69,8 @@ pub(crate) fn request(seed: u64, weights: &str) -> SampleRequest {
 
 /// Names of a server's adapters without the pool's tag.
 pub(crate) fn names(server: &Vllm) -> Vec<String> {
-    let adapters = server.seen.adapters.lock().unwrap();
-    adapters.keys().map(|name| name.split_once('.').expect("a mark").0.to_owned()).collect()
+    let adapters = server.state.adapters.lock().unwrap();
+    adapters.keys().map(|name| name.split_once('.').expect("a name with the tag of a pool").0.to_owned()).collect()
 }
 
 /// Polls until `so` holds; panics after a minute.
@@ -80,7 +80,7 @@ pub(crate) async fn wait_until(so: impl Fn() -> bool) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), waiting).await.expect("it never came to that");
+    tokio::time::timeout(Duration::from_secs(60), waiting).await.expect("the condition holds within a minute");
 }
 
 /// Sends requests until every server is healthy.
@@ -91,7 +91,7 @@ pub(crate) async fn wait_until_all_healthy(pool: &Arc<VllmPool>) {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), back).await.expect("it is looked at again");
+    tokio::time::timeout(Duration::from_secs(60), back).await.expect("every server is healthy again");
 }
 
 pub(crate) async fn sample_many(pool: &Arc<VllmPool>, n: u64) -> Vec<u32> {

@@ -8,7 +8,7 @@ use crate::{
     run_dir::last_model,
 };
 use mage_core::{Completion, EpisodeConfig, Request, TokenUsage, prompt::PromptForm};
-use mage_engine::{AdapterName, BoxFuture, ChatPolicy, ChatRequest, Sampler, SamplingParams, Thinking};
+use mage_engine::{BoxFuture, ChatPolicy, ChatRequest, Sampler, SamplingParams, Thinking, WeightsName};
 use mage_env::{EnvInfo, Hash};
 use std::{
     fs::{self, File},
@@ -194,7 +194,7 @@ impl Answerer for NativeAnswerer {
     fn respond<'a>(&'a self, request: &'a Request) -> BoxFuture<'a, Result<Completion>> {
         Box::pin(async move {
             let mut sample_request = self.codec.request(&request.body, &self.params, request_seed(request))?;
-            sample_request.weights = AdapterName::default();
+            sample_request.weights = WeightsName::default();
             let prompt = sample_request.prompt.clone();
             let sample = self.sampler.sample(sample_request).await?;
             self.codec.completion(prompt, sample, &self.label)

@@ -82,7 +82,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn opponents_and_seats_appear_as_often_as_they_should() {
+    fn opponents_and_seats_appear_in_proportion_to_their_weights() {
         let population = Registry::builtin().get("kuhn").unwrap().default_population();
         let task_set = TaskSet::new(&population, "train", 2, 200, Seed::new(1)).unwrap();
         let count = |name: &str, seat| {
@@ -96,7 +96,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parts_add_up_and_are_within_one(weights in prop::collection::vec(0.01_f64..10.0, 1..12), total in 0_usize..500) {
+        fn apportioned_counts_sum_to_the_total_and_differ_from_exact_shares_by_less_than_one(weights in prop::collection::vec(0.01_f64..10.0, 1..12), total in 0_usize..500) {
             let sum: f64 = weights.iter().sum();
             let shares: Vec<f64> = weights.iter().map(|w| w / sum).collect();
             let parts = apportion(&shares, total);

@@ -13,7 +13,7 @@ use crate::{
     train::TrainEnv,
 };
 use mage_core::Trajectory;
-use mage_engine::AdapterName;
+use mage_engine::WeightsName;
 use mage_env::{Hash, HumanPlayer, Seed};
 use mage_native::Device;
 use std::{path::Path, sync::Arc};
@@ -47,7 +47,7 @@ impl PolicyHost {
             codec: Arc::new(PromptCodec::new(renderer, recipe.play.form, recipe.play.thinking)?),
             sampler,
             params: recipe.eval_sampling(),
-            weights: AdapterName::default(),
+            weights: WeightsName::default(),
             label: "policy".to_owned(),
             retries: 0,
         };

@@ -10,7 +10,7 @@ use crate::{
     policy::codec::{PromptCodec, request_seed},
 };
 use mage_core::{EpisodeConfig, MetaEpisode, Next, Trajectory, TrajectoryKey, prompt::PromptSet};
-use mage_engine::{AdapterName, Sampler, SamplingParams};
+use mage_engine::{Sampler, SamplingParams, WeightsName};
 use mage_env::{Env, EnvSpec, Hash, Seed, Task};
 use std::{
     panic::AssertUnwindSafe,
@@ -38,7 +38,7 @@ pub struct Rollout {
     /// Sampling parameters.
     pub params: SamplingParams,
     /// Weights to sample from.
-    pub weights: AdapterName,
+    pub weights: WeightsName,
     /// Name of the weights in trajectories.
     pub label: String,
     /// Retries of a meta-episode whose environment fails.

@@ -263,8 +263,13 @@ impl RunDir {
         write_atomic(&path, &packed)
     }
 
-    /// Writes a checkpoint; `save` writes the weights. A complete checkpoint of the same update is kept: replacing it
-    /// would leave none for a moment.
+    /// Writes a checkpoint; `save` writes the weights.
+    ///
+    /// Order: clear `.unfinished`; write the weights and `progress.json` there; sync and hash every file; write
+    /// `manifest.json`; rename the folder to the update's number; sync `checkpoints/`. The caller then writes
+    /// `best.json` ([`write_best`](Self::write_best)) and removes old checkpoints ([`prune`](Self::prune)). A crash
+    /// between two steps leaves the previous checkpoint complete. A complete checkpoint of the same update is kept:
+    /// replacing it would leave none for a moment.
     pub fn checkpoint(&self, progress: &TrainProgress, save: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
         if self.is_at(progress.update) {
             return Ok(());
@@ -352,7 +357,8 @@ impl RunDir {
         Ok(found)
     }
 
-    /// Truncates metrics to a checkpoint.
+    /// Truncates `metrics.jsonl` and the TensorBoard file to their lengths at a checkpoint. `timing.jsonl`, whose lines
+    /// state the attempt, and the logs, one per attempt, are not truncated.
     pub fn rewind(&mut self, to: &TrainProgress) -> Result<()> {
         self.metrics.truncate(to.metrics_bytes)?;
         self.tensorboard.truncate(to.tensorboard_bytes.min(self.tensorboard.length))

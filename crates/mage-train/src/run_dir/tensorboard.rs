@@ -81,14 +81,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn checksums_are_those_of_the_standard() {
+    fn crc32c_matches_the_vectors_of_rfc_3720() {
         // RFC 3720, appendix B.4.
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
         assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
     }
 
     #[test]
-    fn an_event_is_framed_and_spelled_as_the_format_says() {
+    fn event_bytes_match_the_record_format_and_protobuf_encoding() {
         let bytes = event(1.5, 300, &[("a/b", 0.5)]);
         let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
         assert_eq!(bytes.len(), 8 + 4 + length + 4);

@@ -11,7 +11,7 @@ use crate::{
     train::warmstart::WarmStart,
 };
 use mage_core::EpisodeConfig;
-use mage_engine::{AdapterName, SamplingParams};
+use mage_engine::{SamplingParams, WeightsName};
 use mage_env::{EnvInfo, Hash};
 use std::sync::{
     Arc,
@@ -82,7 +82,7 @@ impl TrainContext {
             codec: Arc::clone(&self.codec),
             sampler: Arc::clone(&self.engines.sampler),
             params,
-            weights: AdapterName::default(),
+            weights: WeightsName::default(),
             label,
             retries,
         }

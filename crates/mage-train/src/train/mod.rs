@@ -33,7 +33,7 @@ use crate::{
     train::samples::{TrainingSample, build_batch, build_samples, token_class},
 };
 use mage_core::{EpisodeConfig, MemoryMode, Trajectory, prompt::PromptSet};
-use mage_engine::{AdapterName, Loss, SamplingParams, ScoreRequest};
+use mage_engine::{Loss, SamplingParams, ScoreRequest, WeightsName};
 use mage_env::{EnvInfo, EnvSpec, Population, Seed, solvers::OracleReport};
 use mage_remote::StatusLog;
 use metrics::{OptimReports, add_eval_metrics};
@@ -240,8 +240,8 @@ impl Training {
         if !self.context.run_warm_start(&self.recipe, steps, &self.stop, on_event)? {
             return Ok(false);
         }
-        self.context.engines.trainer.publish(&AdapterName::new(REFERENCE))?;
-        self.context.engines.trainer.publish(&AdapterName::default())?;
+        self.context.engines.trainer.publish(&WeightsName::new(REFERENCE))?;
+        self.context.engines.trainer.publish(&WeightsName::default())?;
         Ok(true)
     }
 
@@ -391,7 +391,7 @@ impl Training {
             self.optimize(update, &trajectories, &samples, &reference, &loss)?
         };
         let training_time = training_started.elapsed();
-        self.context.engines.trainer.publish(&AdapterName::default())?;
+        self.context.engines.trainer.publish(&WeightsName::default())?;
         self.progress.update = update + 1;
         self.progress.episodes += trajectories.iter().map(|t| t.episodes.len() as u64).sum::<u64>();
 
@@ -476,7 +476,7 @@ impl Training {
                 };
                 let request = samples::mask_request(record, self.context.episode_config.play_tokens);
                 let score = ScoreRequest {
-                    weights: AdapterName::new(REFERENCE),
+                    weights: WeightsName::new(REFERENCE),
                     tokens: [&tokens.prompt[..], &tokens.response].concat(),
                     from: tokens.prompt.len(),
                     allowed: self.context.codec.masks(&request, &tokens.response)?,

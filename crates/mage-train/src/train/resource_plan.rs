@@ -10,7 +10,7 @@ use crate::{
     train::{TrainContext, TrainEnv},
 };
 use mage_core::prompt::PromptForm;
-use mage_engine::{AdapterName, Loss, Objective, Renderer, SamplingParams, TokenForest};
+use mage_engine::{Loss, Objective, Renderer, SamplingParams, TokenForest, WeightsName};
 use mage_env::{EnvInfo, Seed};
 use mage_native::{GpuMemoryPlan, Machine};
 use serde::Serialize;
@@ -210,7 +210,7 @@ impl UpdateTrial {
         let batches: Vec<TokenForest> = (0..passes)
             .map(|i| context.warm_start.batch(pass_size(i), seed.child("lesson").at(i as u64), &context.codec))
             .collect::<Result<_>>()?;
-        context.engines.trainer.publish(&AdapterName::default())?;
+        context.engines.trainer.publish(&WeightsName::default())?;
         let episode_config = Arc::clone(&context.episode_config);
         let rollout = context.rollout(env, episode_config, SamplingParams::default(), "plan".to_owned(), 0);
         let mut trial = UpdateTrial::default();

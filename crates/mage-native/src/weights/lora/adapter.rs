@@ -1,6 +1,6 @@
 //! LoRA adapters in memory, independent of any device.
 
-use super::{LORA_GROUPS, LoraConfig, LoraLayout};
+use super::{LoraConfig, LoraLayout, PROJECTION_GROUPS};
 use crate::cpu::Cpu;
 use crate::cpu::Kernels;
 use crate::gpu::lora_layout;
@@ -89,7 +89,7 @@ impl NativeAdapter {
     pub(crate) fn merge_into(&self, config: &Config, weights: &mut [f32]) {
         let (k, base, rank) = (Cpu::new(), ParamLayout::new(config), self.lora().rank);
         for (groups, at) in self.layout.layers.iter().zip(&base.layers) {
-            for (g, group) in LORA_GROUPS.iter().zip(groups) {
+            for (g, group) in PROJECTION_GROUPS.iter().zip(groups) {
                 let inputs = g.inputs(config);
                 for part in group.iter().flat_map(|group| group.projections.iter().map(move |p| (group, p))) {
                     let (group, part) = part;

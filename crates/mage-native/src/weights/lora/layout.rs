@@ -9,7 +9,7 @@ use std::ops::Range;
 
 /// Projections with the same input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LoraGroup {
+pub(crate) enum ProjectionGroup {
     Qkv,
     Out,
     GateUp,
@@ -17,24 +17,25 @@ pub(crate) enum LoraGroup {
 }
 
 /// All groups, in the order of their discriminants.
-pub(crate) const LORA_GROUPS: [LoraGroup; 4] = [LoraGroup::Qkv, LoraGroup::Out, LoraGroup::GateUp, LoraGroup::Down];
+pub(crate) const PROJECTION_GROUPS: [ProjectionGroup; 4] =
+    [ProjectionGroup::Qkv, ProjectionGroup::Out, ProjectionGroup::GateUp, ProjectionGroup::Down];
 
-impl LoraGroup {
+impl ProjectionGroup {
     fn projections(self) -> &'static [Projection] {
         match self {
-            LoraGroup::Qkv => &[Projection::QProj, Projection::KProj, Projection::VProj],
-            LoraGroup::Out => &[Projection::OProj],
-            LoraGroup::GateUp => &[Projection::GateProj, Projection::UpProj],
-            LoraGroup::Down => &[Projection::DownProj],
+            ProjectionGroup::Qkv => &[Projection::QProj, Projection::KProj, Projection::VProj],
+            ProjectionGroup::Out => &[Projection::OProj],
+            ProjectionGroup::GateUp => &[Projection::GateProj, Projection::UpProj],
+            ProjectionGroup::Down => &[Projection::DownProj],
         }
     }
 
     /// Input width.
     pub(crate) fn inputs(self, c: &Config) -> usize {
         match self {
-            LoraGroup::Qkv | LoraGroup::GateUp => c.hidden_size,
-            LoraGroup::Out => c.heads().out(),
-            LoraGroup::Down => c.intermediate_size,
+            ProjectionGroup::Qkv | ProjectionGroup::GateUp => c.hidden_size,
+            ProjectionGroup::Out => c.heads().out(),
+            ProjectionGroup::Down => c.intermediate_size,
         }
     }
 
@@ -46,10 +47,10 @@ impl LoraGroup {
     /// The frozen matrices of the group.
     pub(crate) fn frozen(self, at: &LayerLayout) -> &Range<usize> {
         match self {
-            LoraGroup::Qkv => &at.qkv_proj,
-            LoraGroup::Out => &at.o_proj,
-            LoraGroup::GateUp => &at.gate_up_proj,
-            LoraGroup::Down => &at.down_proj,
+            ProjectionGroup::Qkv => &at.qkv_proj,
+            ProjectionGroup::Out => &at.o_proj,
+            ProjectionGroup::GateUp => &at.gate_up_proj,
+            ProjectionGroup::Down => &at.down_proj,
         }
     }
 }
@@ -87,7 +88,7 @@ pub(crate) struct LoraLayout {
     pub(crate) lora: LoraConfig,
     pub(crate) tensors: Vec<ParamTensor>,
     /// By layer and group.
-    pub(crate) layers: Vec<[Option<LoraGroupLayout>; LORA_GROUPS.len()]>,
+    pub(crate) layers: Vec<[Option<LoraGroupLayout>; PROJECTION_GROUPS.len()]>,
     pub(crate) len: usize,
 }
 
@@ -104,7 +105,7 @@ impl LoraLayout {
             range
         };
         let rank = lora.rank;
-        let mut group = |layer: usize, group: LoraGroup| {
+        let mut group = |layer: usize, group: ProjectionGroup| {
             let (inputs, mut output_offset) = (group.inputs(c), 0);
             let mut chosen = Vec::new();
             for &p in group.projections() {
@@ -125,7 +126,7 @@ impl LoraLayout {
             });
             Some(LoraGroupLayout { projections: parts.collect(), lora_a, total_rank: chosen.len() * rank })
         };
-        let layers = (0..c.num_hidden_layers).map(|layer| LORA_GROUPS.map(|g| group(layer, g))).collect();
+        let layers = (0..c.num_hidden_layers).map(|layer| PROJECTION_GROUPS.map(|g| group(layer, g))).collect();
         let mut lora = lora.clone();
         lora.targets.sort();
         LoraLayout { lora, tensors, layers, len }
@@ -174,7 +175,7 @@ mod tests {
                 assert_eq!(frozen.shape, [b.shape[0], pair.shape[1]]);
             }
             for (layer, at) in layout.layers.iter().zip(&base.layers) {
-                for (g, group) in LORA_GROUPS.iter().zip(layer) {
+                for (g, group) in PROJECTION_GROUPS.iter().zip(layer) {
                     assert_eq!(g.frozen(at).len(), g.inputs(&config) * g.outputs(&config));
                     for part in group.iter().flat_map(|group| &group.projections) {
                         let start = g.frozen(at).start + part.output_offset * g.inputs(&config);

@@ -9,7 +9,7 @@ mod layout;
 pub(crate) mod peft;
 
 pub use adapter::{AdapterSize, NativeAdapter};
-pub(crate) use layout::{LORA_GROUPS, LoraGroup, LoraGroupLayout, LoraLayout};
+pub(crate) use layout::{LoraGroupLayout, LoraLayout, PROJECTION_GROUPS, ProjectionGroup};
 
 use mage_engine::{Error, Result};
 use serde::{Deserialize, Serialize};

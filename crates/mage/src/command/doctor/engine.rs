@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{App, cli::DoctorArgs, command::recipe::compose, command::train::train_env, output::Output, usage};
 use anyhow::bail;
-use mage_engine::{AdapterName, ScoreRequest, Trainer, block_on};
+use mage_engine::{ScoreRequest, Trainer, WeightsName, block_on};
 use mage_native::{Device, ModelDescription};
 use mage_remote::{Fingerprint, StatusLog, Timeouts, TinkerTrainer, VllmPool};
 use mage_train::{
@@ -101,7 +101,7 @@ fn check_engines(app: &App, recipe: &Recipe, checks: &mut Checks<'_>) -> anyhow:
     compare(recipe, &model, fingerprint.as_ref(), checks)?;
     let Some(pool) = pool else {
         if let Some(trainer) = &mut trainer {
-            let published = text(trainer.publish(&AdapterName::default()));
+            let published = text(trainer.publish(&WeightsName::default()));
             let detail = published.map(|v| format!("policy@{}: log-probabilities as in training", v.0));
             checks.record("trainer samples with its trained weights", detail)?;
         }
@@ -117,7 +117,7 @@ fn check_engines(app: &App, recipe: &Recipe, checks: &mut Checks<'_>) -> anyhow:
         serving += usize::from(requirements.check(&pool, &address, text(served), checks)?);
     }
     if let (Some(trainer), true) = (&mut trainer, serving > 0) {
-        let pushed = text(trainer.publish(&AdapterName::new("doctor")));
+        let pushed = text(trainer.publish(&WeightsName::new("doctor")));
         let detail = pushed.map(|v| format!("doctor@{}: log-probabilities as in training", v.0));
         checks.record("pushed adapter is loaded by the servers", detail)?;
     }

@@ -10,8 +10,8 @@ use crate::{
 };
 use anyhow::Context;
 use mage_engine::{
-    AdapterName, ChatMessage, Error, FinishReason, Renderer, Sample, SampleRequest, SamplingParams, Thinking,
-    WeightVersion, block_on,
+    ChatMessage, Error, FinishReason, Renderer, Sample, SampleRequest, SamplingParams, Thinking, WeightVersion,
+    WeightsName, block_on,
 };
 use mage_native::{Device, EngineOptions, NativeAdapter, NativeModel, NativeSampler, TokenStream};
 use serde::Serialize;
@@ -64,7 +64,7 @@ pub(super) fn run(args: &ModelGenerateArgs, out: &Output) -> anyhow::Result<()> 
             let request = SampleRequest { weights: weights.clone(), ..request.clone() };
             Ok((weights, sampler.stream(request).map_err(engine_error)?))
         })
-        .collect::<anyhow::Result<Vec<(AdapterName, TokenStream)>>>()?;
+        .collect::<anyhow::Result<Vec<(WeightsName, TokenStream)>>>()?;
     let several = streams.len() > 1;
     for (weights, stream) in streams {
         if several && !out.json {
@@ -116,11 +116,11 @@ fn flag_error(e: Error) -> anyhow::Error {
 /// Splits NAME=ADAPTER. An existing directory is not split; its name is the whole text.
 fn parse_adapter(text: &str) -> anyhow::Result<(&str, &str)> {
     match text.split_once('=') {
-        None if text == AdapterName::BASE => Ok((text, "")),
+        None if text == WeightsName::BASE => Ok((text, "")),
         Some((name, path)) if !name.contains('/') && !Path::new(text).exists() => match (name, path) {
             ("", _) => Err(usage(format!("--adapter {text}: missing name before `=`"))),
             (_, "") => Err(usage(format!("--adapter {text}: missing adapter after `=`"))),
-            (AdapterName::BASE, _) => {
+            (WeightsName::BASE, _) => {
                 Err(usage(format!("--adapter {text}: `base` is the model without an adapter; choose another name")))
             }
             _ => Ok((name, path)),
@@ -134,7 +134,7 @@ fn start_sampler(
     args: &ModelGenerateArgs,
     model: NativeModel,
     out: &Output,
-) -> anyhow::Result<(NativeSampler, Vec<AdapterName>)> {
+) -> anyhow::Result<(NativeSampler, Vec<WeightsName>)> {
     let mut adapters = Vec::new();
     for text in &args.adapter {
         let (name, path) = parse_adapter(text)?;
@@ -158,21 +158,21 @@ fn start_sampler(
     let sampler = out.engine_spinner(|| model.sampler_on(device, options))?;
     let mut names = Vec::new();
     for (name, adapter) in adapters {
-        let name = AdapterName::new(&name);
+        let name = WeightsName::new(&name);
         if let Some(adapter) = adapter {
             sampler.publish(&name, &adapter).map_err(usage)?;
         }
         names.push(name);
     }
     if names.is_empty() {
-        names.push(AdapterName::default());
+        names.push(WeightsName::default());
     }
     Ok((sampler, names))
 }
 
 /// Prints one stream until it ends or is interrupted.
 fn print_stream(
-    weights: &AdapterName,
+    weights: &WeightsName,
     mut stream: TokenStream,
     renderer: &Renderer,
     interrupt: &Interrupt,

@@ -1,4 +1,4 @@
-//! Registry of published adapters and weights, and reconciliation of servers with it.
+//! Registry of published weight versions, and reconciliation of servers with it.
 //!
 //! The registry holds all published versions: adapters by name and version, and full weights in place of the served
 //! model. A server that was unavailable gets what it lacks before it receives requests, and each version counts only if
@@ -6,7 +6,7 @@
 
 use super::{pool::VllmPoolSettings, server::Server};
 use crate::{Fingerprint, http::client::HttpError, unique_tag::unique_tag};
-use mage_engine::{AdapterName, Error, WeightVersion};
+use mage_engine::{Error, WeightVersion, WeightsName};
 use reqwest::StatusCode;
 use std::{
     collections::BTreeMap,
@@ -18,7 +18,7 @@ use std::{
 };
 use tokio::sync::Notify;
 
-pub(super) type VersionsByName = BTreeMap<AdapterName, Vec<PublishedVersion>>;
+pub(super) type VersionsByName = BTreeMap<WeightsName, Vec<PublishedVersion>>;
 
 /// A published version of weights.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,7 +54,7 @@ pub(super) enum PushError {
 
 /// Registry shared by the pool and background probes.
 #[derive(Debug)]
-pub(super) struct AdapterRegistry {
+pub(super) struct VersionRegistry {
     pub(super) settings: VllmPoolSettings,
     /// Tag in this pool's names on the servers.
     pub(super) tag: String,
@@ -66,19 +66,19 @@ pub(super) struct AdapterRegistry {
     pub(super) changed: Notify,
 }
 
-impl AdapterRegistry {
+impl VersionRegistry {
     /// Creates a registry with only the served model.
     pub(super) fn new(settings: VllmPoolSettings) -> Self {
         let base = PublishedVersion {
             version: WeightVersion(0),
             served_name: settings.model.clone(),
-            label: AdapterName::BASE.to_owned(),
+            label: WeightsName::BASE.to_owned(),
             dir: None,
             fingerprint: None,
             full_model: true,
         };
-        let versions = [(AdapterName::new(AdapterName::BASE), vec![base])].into();
-        AdapterRegistry {
+        let versions = [(WeightsName::new(WeightsName::BASE), vec![base])].into();
+        VersionRegistry {
             settings,
             tag: unique_tag()[..8].to_owned(),
             versions: Mutex::new(versions),
