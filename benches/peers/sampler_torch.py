@@ -25,7 +25,7 @@ def torch_decode(s):
 
     torch.set_num_threads(2)
     torch.manual_seed(1)
-    D, L, H, KV, HD, FF, V, B, P, A = (s[k] for k in "d l h kv hd ff v batch prompt answer".split())
+    D, L, H, KV, HD, FF, V, B, P, A = (s[k] for k in "d l h kv hd ff v batch prompt_tokens completion_tokens".split())
     W = lambda o, i: torch.randn(o, i) * 0.02
     rms = lambda x, w: F.rms_norm(x, (w.shape[0],), w, 1e-6)
     rope = lambda x, c, s: x * c + torch.cat([-x[..., HD // 2:], x[..., :HD // 2]], -1) * s
@@ -77,20 +77,20 @@ def main():
     native = lambda **keys: call(binary, "threads=2", *(f"{k}={v}" for k, v in keys.items()))
     print(f"load before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     for batch in (1, 16):
-        shape = dict(STACK, batch=batch, prompt=128, answer=128)
+        shape = dict(STACK, batch=batch, prompt_tokens=128, completion_tokens=128)
         rounds = [(native(**shape, requests=batch * 4), call(str(python), __file__, json.dumps(shape))) for _ in range(3)]
         a, b = (sorted(r[i]["tokens_per_second"] for r in rounds)[1] for i in (0, 1))
         print(f"d=128, 4 layers, batch {batch:2}, prompt 128, completion 128: native {a:9.0f} tokens/s  torch {b:9.0f}  ratio {a / b:.1f}")
-    shape = dict(STACK, batch=16, prompt=128, answer=128, requests=64)
+    shape = dict(STACK, batch=16, prompt_tokens=128, completion_tokens=128, requests=64)
     for adapters in (0, 1, 4, 16):
         r = [native(**shape, adapters=adapters, rank=16)["tokens_per_second"] for _ in range(3)]
         print(f"batch 16 with {adapters:2} adapters of rank 16: native {sorted(r)[1]:9.0f} tokens/s")
-    short = dict(STACK, batch=512, prompt=136, common=128, answer=4, requests=10_000)
+    short = dict(STACK, batch=512, prompt_tokens=136, prefix_tokens=128, completion_tokens=4, requests=10_000)
     rounds = [(native(**short), native(**short, sharing=0)) for _ in range(3)]
     a, b = (sorted(r[i]["requests_per_second"] for r in rounds)[1] for i in (0, 1))
     print(f"10,000 requests, 128 of 136 prompt tokens shared, completion 4: {a:8.0f} requests/s with prefix sharing  {b:8.0f} without  ratio {a / b:.1f}")
-    for name, keys in (("20 of 24 prompt tokens shared", dict(prompt=24, common=20)), ("none shared", dict(prompt=24))):
-        r = [native(**TINY, batch=2000, answer=4, requests=50_000, **keys)["requests_per_second"] for _ in range(3)]
+    for name, keys in (("20 of 24 prompt tokens shared", dict(prompt_tokens=24, prefix_tokens=20)), ("none shared", dict(prompt_tokens=24))):
+        r = [native(**TINY, batch=2000, completion_tokens=4, requests=50_000, **keys)["requests_per_second"] for _ in range(3)]
         print(f"d=32, 2 layers, 2000 in flight, prompt 24, completion 4, {name}: {sorted(r)[1]:8.0f} requests/s")
     print(f"load after: {os.getloadavg()[0]:.1f}")
 

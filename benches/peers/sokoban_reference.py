@@ -52,7 +52,7 @@ MASKS = [
 ]
 
 
-class NoRoom(Exception):
+class RoomGenerationFailed(Exception):
     """The seed yields no room; the reference would retry with a seed that differs between processes."""
 
 
@@ -90,16 +90,16 @@ def shortest(fixed, state, max_moves):
     return []
 
 
-def carve(rows, cols):
+def carve_floor(rows, cols):
     """A floor carved by a random walk."""
-    ways = [(1, 0), (0, 1), (-1, 0), (0, -1)]
-    way = random.sample(ways, 1)[0]
+    directions = [(1, 0), (0, 1), (-1, 0), (0, -1)]
+    direction = random.sample(directions, 1)[0]
     at = np.array([random.randint(1, rows - 1), random.randint(1, cols - 1)])
     level = np.zeros((rows, cols), dtype=int)
     for _ in range(int(1.7 * (rows + cols))):
         if random.random() < 0.35:
-            way = random.sample(ways, 1)[0]
-        at = np.clip(at + way, 1, (rows - 2, cols - 2))
+            direction = random.sample(directions, 1)[0]
+        at = np.clip(at + direction, 1, (rows - 2, cols - 2))
         mask = random.sample(MASKS, 1)[0]
         level[at[0] - 1 : at[0] + 2, at[1] - 1 : at[1] + 2] += mask
     level = (level > 0).astype(int)
@@ -108,28 +108,28 @@ def carve(rows, cols):
     return level
 
 
-def place(room, boxes):
+def place_objects(room, boxes):
     """The player, then the targets, each on a random free floor cell."""
     if (room == FLOOR).sum() <= boxes + 1:
-        raise NoRoom
-    for thing in [PLAYER] + [TARGET] * boxes:
+        raise RoomGenerationFailed
+    for cell in [PLAYER] + [TARGET] * boxes:
         free = np.where(room == FLOOR)
         pick = np.random.randint(free[0].shape[0])
-        room[free[0][pick], free[1][pick]] = thing
+        room[free[0][pick], free[1][pick]] = cell
 
 
-class Pulling:
+class ReversePlay:
     """Depth-first search that pulls boxes off their targets and keeps the best state."""
 
     def __init__(self, fixed, boxes):
         self.fixed, self.boxes = fixed, boxes
         self.seen = set()
-        self.best_score, self.best, self.best_homes = -1, None, None
+        self.best_score, self.best, self.best_box_of_target = -1, None, None
 
-    def distance(self, homes):
-        return sum(abs(t[0] - b[0]) + abs(t[1] - b[1]) for t, b in homes.items())
+    def distance(self, box_of_target):
+        return sum(abs(t[0] - b[0]) + abs(t[1] - b[1]) for t, b in box_of_target.items())
 
-    def search(self, state, homes, swaps, last, depth):
+    def search(self, state, box_of_target, swaps, last, depth):
         depth -= 1
         if depth <= 0 or len(self.seen) >= 300_000:
             return
@@ -137,15 +137,15 @@ class Pulling:
         if key in self.seen:
             return
         self.seen.add(key)
-        score = swaps * self.distance(homes) if (state == TARGET).sum() == self.boxes else 0
+        score = swaps * self.distance(box_of_target) if (state == TARGET).sum() == self.boxes else 0
         if score > self.best_score:
-            self.best_score, self.best, self.best_homes = score, state, homes
+            self.best_score, self.best, self.best_box_of_target = score, state, box_of_target
         row, col = (int(axis[0]) for axis in np.where(state == PLAYER))
         for down, right in MOVES:
             r, c = row + down, col + right
             if state[r, c] not in (FLOOR, TARGET):
                 continue
-            after, after_homes, pulled = state.copy(), homes, last
+            after, after_box_of_target, pulled = state.copy(), box_of_target, last
             after[row, col] = self.fixed[row, col]
             after[r, c] = PLAYER
             behind = row - down, col - right
@@ -153,27 +153,27 @@ class Pulling:
                 # A pulled box is marked BOX_ON on any cell, so states also encode which boxes were ever pulled.
                 after[row, col] = BOX_ON
                 after[behind] = self.fixed[behind]
-                pulled = next(t for t, b in homes.items() if b == behind)
-                after_homes = {**homes, pulled: (row, col)}
-            self.search(after, after_homes, swaps + (pulled != last), pulled, depth)
+                pulled = next(t for t, b in box_of_target.items() if b == behind)
+                after_box_of_target = {**box_of_target, pulled: (row, col)}
+            self.search(after, after_box_of_target, swaps + (pulled != last), pulled, depth)
 
 
-def wander(state, fixed, likely):
+def move_player(state, fixed, probability):
     """One to three steps of the player, without reversal."""
-    if random.random() > likely:
+    if random.random() > probability:
         return
     row, col = (int(axis[0]) for axis in np.where(state == PLAYER))
-    been = [(row, col)]
+    visited = [(row, col)]
     for step in range(1, 4):
         free = [(row + d, col + r) for d, r in MOVES]
-        free = [n for n in free if state[n] in (FLOOR, TARGET) and n not in been]
+        free = [n for n in free if state[n] in (FLOOR, TARGET) and n not in visited]
         if not free:
             return
         to = random.choice(free)
         state[row, col] = fixed[row, col]
         state[to] = PLAYER
         row, col = to
-        been.append(to)
+        visited.append(to)
         if step == 3 or random.random() > 0.5:
             return
 
@@ -181,21 +181,21 @@ def wander(state, fixed, likely):
 def room(dim, boxes, depth):
     """The fixed cells and the initial state of a room."""
     for _ in range(4):
-        fixed = carve(*dim)
-        place(fixed, boxes)
+        fixed = carve_floor(*dim)
+        place_objects(fixed, boxes)
         state = fixed.copy()
         state[state == TARGET] = BOX
         fixed[fixed == PLAYER] = FLOOR
-        homes = {(int(r), int(c)): (int(r), int(c)) for r, c in zip(*np.where(fixed == TARGET))}
-        pulling = Pulling(fixed, boxes)
-        pulling.search(state, homes, 0, None, depth)
-        distance = pulling.distance(pulling.best_homes)
+        box_of_target = {(int(r), int(c)): (int(r), int(c)) for r, c in zip(*np.where(fixed == TARGET))}
+        reverse_play = ReversePlay(fixed, boxes)
+        reverse_play.search(state, box_of_target, 0, None, depth)
+        distance = reverse_play.distance(reverse_play.best_box_of_target)
         if distance > 0:
-            state = pulling.best.copy()
+            state = reverse_play.best.copy()
             state[state == BOX_ON] = BOX
-            wander(state, fixed, 0.8 if distance == 1 else 0.5)
+            move_player(state, fixed, 0.8 if distance == 1 else 0.5)
             return fixed, state
-    raise NoRoom
+    raise RoomGenerationFailed
 
 
 class Reference(SokobanEnv):
@@ -213,9 +213,9 @@ class Reference(SokobanEnv):
             length = len(shortest(self.room_fixed, self.room_state, self.depth))
             if self.window[0] <= length <= self.window[1]:
                 break
-        self.begin()
+        self.reset_counters()
 
-    def begin(self):
+    def reset_counters(self):
         self.player_position = np.argwhere(self.room_state == PLAYER)[0]
         self.num_env_steps = self.reward_last = self.boxes_on_target = 0
 
@@ -249,7 +249,7 @@ def check(path):
             assert env.room_fixed.tolist() == r["room_fixed"], r["seed"]
             rooms += 1
         env.room_fixed, env.room_state = np.array(r["room_fixed"]), np.array(r["room_state"])
-        env.begin()
+        env.reset_counters()
         for action, view, reward, done, _, won in r["steps"]:
             assert env.play(action, "tabs") == (view, reward, done, won), (r["seed"], action)
             steps += 1
@@ -280,16 +280,16 @@ def main():
             room_time += time.perf_counter() - clock
             episodes.append({"seed": seed, "actions": []})
             starts.append((env.room_fixed, env.room_state))
-        except NoRoom:
+        except RoomGenerationFailed:
             pass
         seed += 1
 
-    dice, crc, step_time, steps = random.Random(0), 0, 0.0, 0
+    rng, crc, step_time, steps = random.Random(0), 0, 0.0, 0
     for episode, (fixed, state) in zip(episodes, starts):
         env.room_fixed, env.room_state = fixed, state.copy()
-        env.begin()
+        env.reset_counters()
         for _ in range(args.moves):
-            action = dice.randint(1, 4)
+            action = rng.randint(1, 4)
             clock = time.perf_counter()
             view, reward, done, won = env.play(action)
             step_time += time.perf_counter() - clock
@@ -314,7 +314,7 @@ def main():
         print(json.dumps({"mage": ours, "python": theirs, "ratios": ratios, "min_ratios": MIN_RATIOS}))
     else:
         table(episodes, steps, crc, ours, theirs, ratios)
-    sys.exit(0 if all(ratios[key] >= bar for key, bar in MIN_RATIOS.items()) else 1)
+    sys.exit(0 if all(ratios[key] >= min_ratio for key, min_ratio in MIN_RATIOS.items()) else 1)
 
 
 def table(episodes, steps, crc, ours, theirs, ratios):

@@ -107,11 +107,11 @@ def agree(p, n, q, m):
 
 def strength(peer, games):
     """Win rates of the best response to mage's MCTS against mage's and OpenSpiel's MCTS, by opening."""
-    command = [build("tictactoe_answer"), "100", str(games)]
+    command = [build("tictactoe_best_response"), "100", str(games)]
     table = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     rows = {}
     for name, opening in [("corner", "0"), ("edge", "1"), ("centre", "4")]:
-        mage, openspiel = table["won"][opening], peer.wins(table["answer"], int(opening), games)
+        mage, openspiel = table["won"][opening], peer.wins(table["best_response"], int(opening), games)
         rows[name] = {"mage": mage, "openspiel": openspiel, "agree": agree(mage, games, openspiel, games)}
     return {"games": games, "samples": table["samples"], "by_opening": rows}
 

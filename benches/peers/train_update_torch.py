@@ -50,11 +50,11 @@ from safetensors.torch import load_file  # noqa: E402
 torch.set_num_threads(2)
 
 # The recipe: `mage train kuhn --set rollout.groups=32`.
-GROUPS, MEMBERS, EPISODES, MINIBATCHES = 32, 8, 3, 4
+GROUPS, GROUP_SIZE, EPISODES, MINIBATCHES = 32, 8, 3, 4
 GAMMA_STEP, GAMMA_TRAJ, PENALTY = 0.95, 0.6, 0.05
-CLIP, DUAL_CLIP, KL_REFLECT, CLIP_NORM = 0.2, 3.0, 0.1, 1.0
-ENTROPY, ENTROPY_END, LEARNING_RATE, FLOOR = 0.1, 0.003, 1e-3, 0.2
-SLOT, REFLECT_TOKENS = 6, 7
+CLIP, DUAL_CLIP, KL_REFLECT, MAX_GRAD_NORM = 0.2, 3.0, 0.1, 1.0
+ENTROPY, ENTROPY_END, LEARNING_RATE, MIN_LR_RATIO = 0.1, 0.003, 1e-3, 0.2
+SLOT_WORDS, REFLECT_TOKENS = 6, 7
 
 # Opponents: whether they bet with Jack, Queen, King, first without a bet to answer, then facing one.
 OPPONENTS = torch.tensor([
@@ -65,7 +65,7 @@ OPPONENTS = torch.tensor([
 OPPONENT_WEIGHTS = torch.tensor([0.3, 0.3, 0.4])
 
 
-class Words:
+class Vocabulary:
     """Token ids of the compact words in a checkpoint's vocabulary."""
 
     def __init__(self, folder):
@@ -76,8 +76,8 @@ class Words:
         self.cards = torch.tensor([ids[w] for w in "JQK"])
         self.actions = torch.tensor([ids["PASS"], ids["BET"]])
         # Control words in an agent's reflection are replaced by `?`.
-        self.harmless = torch.arange(len(ids))
-        self.harmless[[self.bos, self.go, self.end, self.back, ids["PAD"]]] = self.unknown
+        self.sanitized = torch.arange(len(ids))
+        self.sanitized[[self.bos, self.go, self.end, self.back, ids["PAD"]]] = self.unknown
 
 
 def rms(x, weight):
@@ -143,11 +143,11 @@ class Policy(torch.nn.Module):
         return F.linear(rms(x[:, -last:], self.norm), self.head), seen
 
 
-class Side:
+class TorchTrainer:
     """The PyTorch side: policy, reference policy and optimiser."""
 
     def __init__(self, folder, updates, distinct=False, compiled=False):
-        self.words = Words(folder)
+        self.vocab = Vocabulary(folder)
         self.policy = Policy(folder)
         self.reference = copy.deepcopy(self.policy).requires_grad_(False)
         if compiled:
@@ -174,141 +174,141 @@ class Side:
         logits, cache = model(rows, last)
         return (logits[back], [(k[back], v[back]) for k, v in cache]) if keep else logits[back]
 
-    def act(self, prompts):
+    def sample_actions(self, prompts):
         """Samples PASS (0) or BET (1) for every prompt, with its log-probability."""
-        logprobs = self.logits(self.policy, prompts, 1)[:, 0, self.words.actions].log_softmax(-1)
+        logprobs = self.logits(self.policy, prompts, 1)[:, 0, self.vocab.actions].log_softmax(-1)
         bets = torch.rand(len(prompts)) < logprobs[:, 1].exp()
         return bets.long(), logprobs.gather(1, bets.long()[:, None])[:, 0]
 
-    def reflect(self, prompts):
+    def sample_reflections(self, prompts):
         """Samples a reflection for every prompt: tokens, log-probabilities, and a mask of the tokens up to the end."""
-        tokens, logprobs, written = [], [], []
+        tokens, logprobs, mask = [], [], []
         running = torch.ones(len(prompts), dtype=torch.bool)
         logits, cache = self.logits(self.policy, prompts, 1, keep=True)
         for i in range(REFLECT_TOKENS):
-            every = logits[:, 0].log_softmax(-1)
-            sampled = torch.multinomial(every.exp(), 1)
+            all_logprobs = logits[:, 0].log_softmax(-1)
+            sampled = torch.multinomial(all_logprobs.exp(), 1)
             tokens.append(sampled[:, 0])
-            logprobs.append(every.gather(1, sampled)[:, 0])
-            written.append(running)
-            running = running & (sampled[:, 0] != self.words.end)
+            logprobs.append(all_logprobs.gather(1, sampled)[:, 0])
+            mask.append(running)
+            running = running & (sampled[:, 0] != self.vocab.end)
             if i + 1 == REFLECT_TOKENS or not running.any():
                 break
             logits, cache = self.policy(sampled, 1, cache)
         missing = REFLECT_TOKENS - len(tokens)
         stack = lambda columns: F.pad(torch.stack(columns, 1), (0, missing))
-        return stack(tokens), stack(logprobs), stack(written)
+        return stack(tokens), stack(logprobs), stack(mask)
 
     @torch.no_grad()
-    def gather(self, groups, members):
+    def rollout(self, groups, group_size):
         """Plays a batch of meta-episodes in lockstep. Returns plays, reflections, rewards by episode, and second turns."""
-        w, n = self.words, groups * members
-        spread = lambda per_group: per_group.repeat_interleave(members, 0)
-        seat = spread(torch.randint(2, (groups,)))
-        opponent = spread(torch.multinomial(OPPONENT_WEIGHTS, groups, replacement=True))
-        deals = spread(torch.rand(groups, EPISODES, 3).argsort(-1)[..., :2])
+        w, n = self.vocab, groups * group_size
+        repeat_group = lambda per_group: per_group.repeat_interleave(group_size, 0)
+        seat = repeat_group(torch.randint(2, (groups,)))
+        opponent = repeat_group(torch.multinomial(OPPONENT_WEIGHTS, groups, replacement=True))
+        deals = repeat_group(torch.rand(groups, EPISODES, 3).argsort(-1)[..., :2])
         column = lambda word: torch.full((n, 1), word)
         bos, go, back = column(w.bos), column(w.go), column(w.back)
-        memory = torch.full((n, (EPISODES - 1) * SLOT), w.blank)
-        everybody = torch.arange(n)
-        rewards, twice, plays, reflections = [], [], [], []
+        memory = torch.full((n, (EPISODES - 1) * SLOT_WORDS), w.blank)
+        all_rows = torch.arange(n)
+        rewards, second_turn, plays, reflections = [], [], [], []
         for episode in range(EPISODES):
             cards = deals[:, episode]
             own, other = cards.gather(1, seat[:, None])[:, 0], cards.gather(1, 1 - seat[:, None])[:, 0]
-            opens, faces = OPPONENTS[opponent, 0, other], OPPONENTS[opponent, 1, other]
-            facts = torch.stack([w.seats[seat], w.cards[own]], 1)
+            opening_bets, calls = OPPONENTS[opponent, 0, other], OPPONENTS[opponent, 1, other]
+            observation = torch.stack([w.seats[seat], w.cards[own]], 1)
             # Actions in order: 0 pass, 1 bet, -1 none yet.
             line = torch.full((n, 3), -1)
-            line[:, 0] = torch.where(seat == 1, opens, -1)
+            line[:, 0] = torch.where(seat == 1, opening_bets, -1)
 
             def turn(rows):
-                spoken = torch.where(line[rows, :2] >= 0, w.actions[line[rows, :2].clamp(min=0)], w.blank)
-                prompts = torch.cat([bos[rows], memory[rows], facts[rows], spoken, go[rows]], 1)
-                actions, logprobs = self.act(prompts)
+                history_words = torch.where(line[rows, :2] >= 0, w.actions[line[rows, :2].clamp(min=0)], w.blank)
+                prompts = torch.cat([bos[rows], memory[rows], observation[rows], history_words, go[rows]], 1)
+                actions, logprobs = self.sample_actions(prompts)
                 plays.append((prompts, actions, logprobs, rows, torch.full_like(rows, episode)))
                 return actions
 
-            acted = turn(everybody)
-            line[:, 0] = torch.where(seat == 0, acted, line[:, 0])
-            answered = torch.where(acted == 1, faces, opens)
-            line[:, 1] = torch.where(seat == 0, answered, acted)
-            line[:, 2] = torch.where((seat == 1) & (line[:, 0] == 0) & (acted == 1), faces, -1)
-            again = (seat == 0) & (line[:, 0] == 0) & (line[:, 1] == 1)
-            rows = again.nonzero()[:, 0]
+            own_action = turn(all_rows)
+            line[:, 0] = torch.where(seat == 0, own_action, line[:, 0])
+            opponent_action = torch.where(own_action == 1, calls, opening_bets)
+            line[:, 1] = torch.where(seat == 0, opponent_action, own_action)
+            line[:, 2] = torch.where((seat == 1) & (line[:, 0] == 0) & (own_action == 1), calls, -1)
+            has_second_turn = (seat == 0) & (line[:, 0] == 0) & (line[:, 1] == 1)
+            rows = has_second_turn.nonzero()[:, 0]
             if len(rows):
                 line[rows, 2] = turn(rows)
             first_folds = (line[:, 1] == 1) & (line[:, 2] == 0) & (line[:, 0] == 0)
             second_folds = (line[:, 0] == 1) & (line[:, 1] == 0)
-            shown = ~(first_folds | second_folds)
-            stake = 1 + (shown & ((line == 1).sum(1) == 2)).long()
-            first_wins = torch.where(shown, cards[:, 0] > cards[:, 1], second_folds)
+            showdown = ~(first_folds | second_folds)
+            stake = 1 + (showdown & ((line == 1).sum(1) == 2)).long()
+            first_wins = torch.where(showdown, cards[:, 0] > cards[:, 1], second_folds)
             rewards.append((stake * torch.where(first_wins == (seat == 0), 1, -1)).float())
-            twice.append(again)
+            second_turn.append(has_second_turn)
             if episode + 1 < EPISODES:
-                spoken = torch.where(line >= 0, w.actions[line.clamp(min=0)], w.blank)
-                seen = torch.where(shown, w.cards[other], w.unknown)
-                prompts = torch.cat([bos, back, facts, spoken, seen[:, None], go], 1)
-                tokens, logprobs, written = self.reflect(prompts)
-                kept = (written & (tokens != w.end))[:, :SLOT]
-                memory[:, episode * SLOT:(episode + 1) * SLOT] = torch.where(kept, w.harmless[tokens[:, :SLOT]], w.blank)
-                reflections.append((torch.cat([prompts, tokens], 1), logprobs, written, everybody, torch.full_like(everybody, episode + 1)))
+                history_words = torch.where(line >= 0, w.actions[line.clamp(min=0)], w.blank)
+                seen = torch.where(showdown, w.cards[other], w.unknown)
+                prompts = torch.cat([bos, back, observation, history_words, seen[:, None], go], 1)
+                tokens, logprobs, mask = self.sample_reflections(prompts)
+                kept_tokens = (mask & (tokens != w.end))[:, :SLOT_WORDS]
+                memory[:, episode * SLOT_WORDS:(episode + 1) * SLOT_WORDS] = torch.where(kept_tokens, w.sanitized[tokens[:, :SLOT_WORDS]], w.blank)
+                reflections.append((torch.cat([prompts, tokens], 1), logprobs, mask, all_rows, torch.full_like(all_rows, episode + 1)))
         join = lambda parts: [torch.cat(columns) for columns in zip(*parts)]
-        return join(plays), join(reflections), torch.stack(rewards, 1), torch.stack(twice, 1)
+        return join(plays), join(reflections), torch.stack(rewards, 1), torch.stack(second_turn, 1)
 
     @torch.no_grad()
-    def advantages(self, plays, reflections, rewards, twice):
+    def advantages(self, plays, reflections, rewards, second_turn):
         """Differential returns minus the mean over (group, episode index)."""
-        gained = rewards - F.pad(rewards, (1, 0))[:, :-1]
-        from_first = gained * torch.where(twice, GAMMA_STEP, 1.0)
-        later = torch.zeros_like(gained)
+        differential = rewards - F.pad(rewards, (1, 0))[:, :-1]
+        from_first_turn = differential * torch.where(second_turn, GAMMA_STEP, 1.0)
+        later_episodes = torch.zeros_like(differential)
         for episode in reversed(range(EPISODES - 1)):
-            later[:, episode] = GAMMA_TRAJ * (from_first[:, episode + 1] + later[:, episode + 1])
+            later_episodes[:, episode] = GAMMA_TRAJ * (from_first_turn[:, episode + 1] + later_episodes[:, episode + 1])
         rows, episodes = plays[3], plays[4]
         # Only the prompt of the first player's second turn ends with two actions.
-        second = plays[0][:, -2] != self.words.blank
-        of_plays = torch.where(second, gained[rows, episodes], from_first[rows, episodes]) + later[rows, episodes]
-        empty = reflections[0][:, -REFLECT_TOKENS] == self.words.end
-        of_reflections = (from_first + later)[reflections[3], reflections[4]] - PENALTY * empty
+        second = plays[0][:, -2] != self.vocab.blank
+        of_plays = torch.where(second, differential[rows, episodes], from_first_turn[rows, episodes]) + later_episodes[rows, episodes]
+        empty = reflections[0][:, -REFLECT_TOKENS] == self.vocab.end
+        of_reflections = (from_first_turn + later_episodes)[reflections[3], reflections[4]] - PENALTY * empty
         value = torch.cat([of_plays, of_reflections])
-        bucket = torch.cat([rows, reflections[3]]) // MEMBERS * EPISODES + torch.cat([episodes, reflections[4]])
-        sums = torch.zeros(len(rewards) // MEMBERS * EPISODES)
+        bucket = torch.cat([rows, reflections[3]]) // GROUP_SIZE * EPISODES + torch.cat([episodes, reflections[4]])
+        sums = torch.zeros(len(rewards) // GROUP_SIZE * EPISODES)
         counts = sums.index_add(0, bucket, torch.ones_like(value))
         value = value - (sums.index_add(0, bucket, value) / counts.clamp(min=1))[bucket]
         return value[:len(rows)], value[len(rows):]
 
     def reflection_logprobs(self, model, tokens):
         """The log-probability of every reflection token, given prompts and reflections."""
-        every = self.logits(model, tokens[:, :-1], REFLECT_TOKENS).log_softmax(-1)
-        return every.gather(2, tokens[:, -REFLECT_TOKENS:, None])[..., 0]
+        all_logprobs = self.logits(model, tokens[:, :-1], REFLECT_TOKENS).log_softmax(-1)
+        return all_logprobs.gather(2, tokens[:, -REFLECT_TOKENS:, None])[..., 0]
 
     def update(self):
         """One update: rollout, advantages, reference log-probs, training. Returns mean rewards by episode, trained tokens and
         prompt tokens."""
         done = self.update_number / max(self.updates - 1, 1)
         entropy_bonus = ENTROPY + (ENTROPY_END - ENTROPY) * done
-        plays, reflections, rewards, twice = self.gather(GROUPS, MEMBERS)
-        play_advantages, reflect_advantages = self.advantages(plays, reflections, rewards, twice)
+        plays, reflections, rewards, second_turn = self.rollout(GROUPS, GROUP_SIZE)
+        play_advantages, reflect_advantages = self.advantages(plays, reflections, rewards, second_turn)
         with torch.no_grad():
             reference = self.reflection_logprobs(self.reference, reflections[0])
-        part_of = torch.empty(GROUPS * MEMBERS, dtype=torch.long)
-        part_of[torch.randperm(GROUPS * MEMBERS)] = torch.arange(GROUPS * MEMBERS) * MINIBATCHES // (GROUPS * MEMBERS)
+        minibatch_of = torch.empty(GROUPS * GROUP_SIZE, dtype=torch.long)
+        minibatch_of[torch.randperm(GROUPS * GROUP_SIZE)] = torch.arange(GROUPS * GROUP_SIZE) * MINIBATCHES // (GROUPS * GROUP_SIZE)
         for part in range(MINIBATCHES):
-            in_plays, in_reflections = part_of[plays[3]] == part, part_of[reflections[3]] == part
+            in_plays, in_reflections = minibatch_of[plays[3]] == part, minibatch_of[reflections[3]] == part
             prompts, actions, old = plays[0][in_plays], plays[1][in_plays], plays[2][in_plays]
-            both = self.logits(self.policy, prompts, 1)[:, 0, self.words.actions].log_softmax(-1)
-            entropy = -(both.exp() * both).sum(1)
-            new = both.gather(1, actions[:, None])[:, 0]
+            action_logprobs = self.logits(self.policy, prompts, 1)[:, 0, self.vocab.actions].log_softmax(-1)
+            entropy = -(action_logprobs.exp() * action_logprobs).sum(1)
+            new = action_logprobs.gather(1, actions[:, None])[:, 0]
             loss = (surrogate(new, old, play_advantages[in_plays]) - entropy_bonus * entropy).sum()
-            tokens, old, written = reflections[0][in_reflections], reflections[1][in_reflections], reflections[2][in_reflections]
+            tokens, old, mask = reflections[0][in_reflections], reflections[1][in_reflections], reflections[2][in_reflections]
             new = self.reflection_logprobs(self.policy, tokens)
-            log_ratio = torch.where(written, reference[in_reflections] - new, 0.0)
-            each = surrogate(new, old, reflect_advantages[in_reflections][:, None]) + KL_REFLECT * (log_ratio.exp() - log_ratio - 1)
-            loss = loss + (torch.where(written, each, 0.0).sum(1) / written.sum(1)).sum()
+            log_ratio = torch.where(mask, reference[in_reflections] - new, 0.0)
+            token_losses = surrogate(new, old, reflect_advantages[in_reflections][:, None]) + KL_REFLECT * (log_ratio.exp() - log_ratio - 1)
+            loss = loss + (torch.where(mask, token_losses, 0.0).sum(1) / mask.sum(1)).sum()
             self.optimiser.zero_grad()
             (loss / (len(prompts) + len(tokens))).backward()
-            torch.nn.utils.clip_grad_norm_(self.policy.parameters(), CLIP_NORM)
-            left = 1 - self.step / max(self.updates * MINIBATCHES, 1)
-            self.optimiser.param_groups[0]["lr"] = LEARNING_RATE * (FLOOR + (1 - FLOOR) * left)
+            torch.nn.utils.clip_grad_norm_(self.policy.parameters(), MAX_GRAD_NORM)
+            remaining = 1 - self.step / max(self.updates * MINIBATCHES, 1)
+            self.optimiser.param_groups[0]["lr"] = LEARNING_RATE * (MIN_LR_RATIO + (1 - MIN_LR_RATIO) * remaining)
             self.optimiser.step()
             self.step += 1
         self.update_number += 1
@@ -340,7 +340,7 @@ def compare(options, folder):
     variants = {"torch": (False, False), "torch, distinct": (True, False)}
     if options.compile:
         variants["torch, compiled"] = (True, True)
-    names, sides = ["mage", *variants], {}
+    names, trainers = ["mage", *variants], {}
     seconds, tokens, prompts = ({name: [] for name in names} for _ in range(3))
     parts = {"rollout": [], "reference": [], "train": []}
     for r in range(options.rounds):  # alternating, so that all sides see the same load
@@ -352,21 +352,21 @@ def compare(options, folder):
             values.extend(line[part] for line in timing[:-1])
         tokens["mage"].extend(line["tokens/trained"] for line in metrics)
         # A play is one token; a meta-episode reflects after every episode except the last.
-        reflections = GROUPS * MEMBERS * (EPISODES - 1)
+        reflections = GROUPS * GROUP_SIZE * (EPISODES - 1)
         prompts["mage"].extend(line["tokens/play_total"] * 18 + reflections * 9 for line in metrics)
         for name in names[1:]:
             checkpoint = run / "checkpoints" / "000000"
-            if name not in sides:
-                sides[name] = Side(checkpoint, options.updates, *variants[name])
+            if name not in trainers:
+                trainers[name] = TorchTrainer(checkpoint, options.updates, *variants[name])
                 for _ in range(3):  # warm-up
-                    sides[name].update()
-            side = sides[name]
-            side.restart(checkpoint, r)
-            assert sum(p.numel() for p in side.policy.parameters()) == json.loads((run / "run.json").read_text())["parameters"]
+                    trainers[name].update()
+            trainer = trainers[name]
+            trainer.restart(checkpoint, r)
+            assert sum(p.numel() for p in trainer.policy.parameters()) == json.loads((run / "run.json").read_text())["parameters"]
             times = []
             for _ in range(options.updates):
                 start = time.perf_counter()
-                _, trained, prompted = side.update()
+                _, trained, prompted = trainer.update()
                 times.append(time.perf_counter() - start)
                 tokens[name].append(trained)
                 prompts[name].append(prompted)
@@ -391,17 +391,17 @@ def learn(options, folder):
     """Trains with PyTorch alone and prints mean rewards by episode, in chips per hand."""
     run = folder / "start"
     mage_run(options.mage, run, 1, options.warmstart, 0)
-    side = Side(run / "checkpoints" / "000000", options.updates, options.distinct)
+    trainer = TorchTrainer(run / "checkpoints" / "000000", options.updates, options.distinct)
     show = lambda values: "  ".join(f"{v:+.3f}" for v in values)
 
     def measured():
-        rewards = torch.cat([side.gather(2048, 1)[2] for _ in range(16)])
+        rewards = torch.cat([trainer.rollout(2048, 1)[2] for _ in range(16)])
         return f"{show(rewards.mean(0))} ± {rewards.std(0).max() / len(rewards) ** 0.5:.3f}"
 
     print(f"by episode, {16 * 2048} fresh meta-episodes: {measured()}")
     recent = []
     for n in range(1, options.updates + 1):
-        recent.append(side.update()[0])
+        recent.append(trainer.update()[0])
         if n % 10 == 0 or n == options.updates:
             print(f"update {n:4}: {show(torch.stack(recent).mean(0))} over the last {len(recent)}", flush=True)
             recent = []

@@ -5,17 +5,18 @@
 
 Installs SkyRL and vLLM's CPU build in DIR (once; 12 GB), creates a tiny fp32 model, and starts both on loopback. Steps:
 
-  agree    log-probs of a fixed sequence on native, SkyRL, vLLM and transformers differ by at most 1e-5 from the same model in
-           fp64, and before training also from each other; one importance-sampling and one CISPO update are equal on native and
-           SkyRL; calibration, sampling, exact resume (cargo tests `live_engines`)
-  doctor   `mage doctor --engine` passes all checks
-  kuhn     30 updates of kuhn.toml, native and with SkyRL + vLLM: the expected score of the last episode rises in both
-  losses   CISPO and importance sampling with SkyRL + vLLM
-  engine   SkyRL, then vLLM, is killed and restarted during a run: the run waits, restores its state, and completes
-  alone    without vLLM, SkyRL is killed while it samples and restarted: as above
-  client   mage is killed during a run and resumed
-  launch   the output of `mage launch` runs and is accepted by SkyRL's and vLLM's parsers
-  reload   full weights pushed to vLLM are verified; with tied embeddings, which this version does not update, the push is refused
+  agree        log-probs of a fixed sequence on native, SkyRL, vLLM and transformers differ by at most 1e-5 from the same model
+               in fp64, and before training also from each other; one importance-sampling and one CISPO update are equal on
+               native and SkyRL; calibration, sampling, exact resume (cargo tests `live_engines`)
+  doctor       `mage doctor --engine` passes all checks
+  kuhn         30 updates of kuhn.toml, native and with SkyRL + vLLM: the expected score of the last episode rises in both
+  losses       CISPO and importance sampling with SkyRL + vLLM
+  engine-kill  SkyRL, then vLLM, is killed and restarted during a run: the run waits, restores its state, and completes
+  skyrl-kill   without vLLM, SkyRL is killed while it samples and restarted: as above
+  mage-kill    mage is killed during a run and resumed
+  launch       the output of `mage launch` runs and is accepted by SkyRL's and vLLM's parsers
+  reload       full weights pushed to vLLM are verified; with tied embeddings, which this version does not update, the push is
+               refused
 
 All processes are ended, also after a failure or Ctrl-C. Prints SKIPPED and exits with 0 if the engines cannot be installed.
 """
@@ -36,7 +37,7 @@ from engines import TIMEOUT, Process, install, skyrl, vllm
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-STEPS = ["agree", "doctor", "kuhn", "losses", "engine", "alone", "client", "launch", "reload"]
+STEPS = ["agree", "doctor", "kuhn", "losses", "engine-kill", "skyrl-kill", "mage-kill", "launch", "reload"]
 # vLLM's CPU build requires a head dimension of at least 32.
 SHAPE = ["model.head_dim=32", "model.hidden_size=64", "model.intermediate_size=128", "play.mask_actions=false"]
 
@@ -187,15 +188,15 @@ print(json.dumps([scores(torch.float32), scores(torch.float64)]))
 
     short = ["--set", "optim.updates=8", "--set", "checkpoint.every=2", "--set", "eval.final_tasks=24"]
 
-    def engine(self):
-        with open(self.scratch / "engine.log", "w+") as log:
-            process = self.train("engine", self.remote + self.short, stderr=log)
+    def engine_kill(self):
+        with open(self.scratch / "engine-kill.log", "w+") as log:
+            process = self.train("engine-kill", self.remote + self.short, stderr=log)
             for at, server in [(2, self.tinker), (5, self.vllm)]:
-                wait_for_update(process, self.scratch / "engine", at)
+                wait_for_update(process, self.scratch / "engine-kill", at)
                 server.kill()
                 time.sleep(5)
                 server.start()
-            if process.popen.wait() or len(updates(self.scratch / "engine")) != 8:
+            if process.popen.wait() or len(updates(self.scratch / "engine-kill")) != 8:
                 raise SystemExit("FAILED: a run whose engines were killed did not complete")
             log.seek(0)
             lines = log.read()
@@ -205,13 +206,13 @@ print(json.dumps([scores(torch.float32), scores(torch.float64)]))
             if words not in lines:
                 raise SystemExit(f"FAILED: missing log line: {words}")
 
-    def alone(self):
+    def skyrl_kill(self):
         remote = [r if not r.startswith("vllm.servers=") else "vllm.servers=[]" for r in self.remote]
         few = ["--set", "rollout.groups=4", "--set", "optim.updates=6", "--set", "checkpoint.every=4", "--set",
                "eval.final_tasks=24"]
-        run = self.scratch / "alone"
-        with open(self.scratch / "alone.log", "w+") as log:
-            process = self.train("alone", remote + few, stderr=log)
+        run = self.scratch / "skyrl-kill"
+        with open(self.scratch / "skyrl-kill.log", "w+") as log:
+            process = self.train("skyrl-kill", remote + few, stderr=log)
             # After an update's metrics line the next rollout starts; a checkpoint is written only after the fourth update.
             for at in (2, 5):
                 wait_for_update(process, run, at)
@@ -228,12 +229,12 @@ print(json.dumps([scores(torch.float32), scores(torch.float64)]))
         if restored != 2 or lines.count("is unreachable") > 2 or errors:
             raise SystemExit(f"FAILED: {restored} restores (expected 2), {errors} meta-episodes lost (expected 0)")
 
-    def client(self):
-        process = self.train("client", self.remote + self.short)
-        wait_for_update(process, self.scratch / "client", 3)
+    def mage_kill(self):
+        process = self.train("mage-kill", self.remote + self.short)
+        wait_for_update(process, self.scratch / "mage-kill", 3)
         process.kill()
-        check_run("resuming", [self.mage, "train", "--resume", self.scratch / "client", "-q"], cwd=HERE)
-        if [u["update"] for u in updates(self.scratch / "client")] != list(range(1, 9)):
+        check_run("resuming", [self.mage, "train", "--resume", self.scratch / "mage-kill", "-q"], cwd=HERE)
+        if [u["update"] for u in updates(self.scratch / "mage-kill")] != list(range(1, 9)):
             raise SystemExit("FAILED: a resumed run did not apply every update once")
         left = [p.name for p in (self.scratch / "checkpoints").glob("*/*") if "state" in p.name]
         print(f"SkyRL stores {len(left)} states of all runs")
@@ -269,12 +270,12 @@ def main():
             try:
                 suite = Suite(Path(scratch), engines, mage)
                 suite.tinker.start()
-                if steps != ["alone"]:
+                if steps != ["skyrl-kill"]:
                     suite.vllm.start()
                 for step in steps:
                     started = time.time()
                     print(f"== {step}", flush=True)
-                    getattr(suite, step)()
+                    getattr(suite, step.replace("-", "_"))()
                     print(f"== {step}: passed, {time.time() - started:.0f} s", flush=True)
             finally:
                 left = Process.end_all()

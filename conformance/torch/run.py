@@ -43,7 +43,7 @@ ADAPTERS = [
     (8, 4, ["k_proj", "o_proj", "up_proj", "down_proj"]),
     (3, 6, ["gate_proj", "v_proj"]),
 ]
-STEP = dict(learning_rate=1e-2, beta1=0.9, beta2=0.98, epsilon=1e-5, weight_decay=0.1, clip_norm=1.0, give_up_after=1)
+STEP = dict(learning_rate=1e-2, beta1=0.9, beta2=0.98, epsilon=1e-5, weight_decay=0.1, max_grad_norm=1.0, max_nonfinite_steps=1)
 CHATS = [
     [("user", "Your card: the King. PASS or BET?")],
     [("system", "Be brief."), ("user", "hello"), ("assistant", "<think>\nHm, a greeting.\n</think>\n\nhello!"), ("user", "Ünïcödé ♠ and\nlines")],
@@ -281,7 +281,7 @@ def case(conform, name, config, objective, entropy, kl, rng):
                 named = {n: p.grad for n, p in model.named_parameters()}
                 assert set(gradients) == set(named), set(gradients) ^ set(named)
                 gradient = max(relative(gradients[n], g) for n, g in named.items())
-            norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), STEP["clip_norm"]).item())
+            norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), STEP["max_grad_norm"]).item())
             optimiser.step()
         errors["loss"] = abs(ours["losses"][0] - losses[0]) / max(abs(losses[0]), 1e-30)
         errors["gradients"] = gradient
@@ -338,7 +338,7 @@ def adapter_case(conform, name, config, adapter, objective, entropy, kl, rng):
                 gradients = load_file(out / "gradients.safetensors")
                 assert set(gradients) == set(trainable), set(gradients) ^ set(trainable)
                 errors["gradients"] = max(relative(gradients[n], p.grad) for n, p in trainable.items())
-            norms.append(torch.nn.utils.clip_grad_norm_(trainable.values(), STEP["clip_norm"]).item())
+            norms.append(torch.nn.utils.clip_grad_norm_(trainable.values(), STEP["max_grad_norm"]).item())
             optimiser.step()
         errors["4 steps: losses"] = relative(ours["losses"], losses)
         errors["4 steps: norms"] = relative(ours["norms"], norms)

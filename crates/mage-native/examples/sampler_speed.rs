@@ -1,11 +1,11 @@
 //! Sampler throughput benchmark on a model with random weights.
 //!
 //! `sampler_speed key=value…`, with the keys of `benches/peers/sampler_torch.py`, prints one line of JSON. `batch` requests
-//! of `requests` in total are in flight, with prompts of `prompt` tokens, of which the first `common` are shared, and
-//! responses of `answer` tokens. With `adapters`, requests use that many adapters in rotation, of rank `rank` on all
+//! of `requests` in total are in flight, with prompts of `prompt_tokens` tokens, of which the first `prefix_tokens` are shared, and
+//! responses of `completion_tokens` tokens. With `adapters`, requests use that many adapters in rotation, of rank `rank` on all
 //! projections.
 
-use mage_engine::{AdapterName, SampleRequest, Sampler, SamplingParams, for_each_concurrent};
+use mage_engine::{SampleRequest, Sampler, SamplingParams, WeightsName, for_each_concurrent};
 use mage_native::{Config, DEFAULT_INIT_STD, EngineOptions, LoraConfig, NativeAdapter, NativeModel};
 use mage_rng::Seed;
 use rand::RngExt;
@@ -50,20 +50,21 @@ fn main() -> Result<(), Box<dyn Error>> {
     let lora = LoraConfig { rank, alpha: 2.0 * rank as f32, ..Default::default() };
     let mut names = Vec::new();
     for i in 0..get("adapters", 0) {
-        names.push(AdapterName::new(&format!("adapter {i}")));
+        names.push(WeightsName::new(&format!("adapter {i}")));
         sampler.publish(&names[i], &NativeAdapter::new(&config, &lora, Seed::new(i as u64))?)?;
     }
     if names.is_empty() {
-        names.push(AdapterName::default());
+        names.push(WeightsName::default());
     }
-    let (prompt, common, answer) = (get("prompt", 128), get("common", 0), get("answer", 128));
+    let (prompt, prefix_tokens, completion_tokens) =
+        (get("prompt_tokens", 128), get("prefix_tokens", 0), get("completion_tokens", 128));
     let (batch, requests) = (get("batch", 16), get("requests", 64));
-    let shared_prefix: Vec<u32> = (0..common as u32).map(|i| i * 7 % words).collect();
+    let shared_prefix: Vec<u32> = (0..prefix_tokens as u32).map(|i| i * 7 % words).collect();
     let run = |requests: usize, seed: u64| {
         let mut rng = Seed::new(seed).rng();
         let futures = (0..requests).map(|i| {
-            let own = (common..prompt).map(|_| rng.random_range(0..words));
-            let params = SamplingParams { max_tokens: answer as u32, seed: i as u64, ..Default::default() };
+            let own = (prefix_tokens..prompt).map(|_| rng.random_range(0..words));
+            let params = SamplingParams { max_tokens: completion_tokens as u32, seed: i as u64, ..Default::default() };
             let prompt = shared_prefix.iter().copied().chain(own).collect();
             let weights = names[i % names.len()].clone();
             sampler.sample(SampleRequest { weights, prompt, params, ..Default::default() })

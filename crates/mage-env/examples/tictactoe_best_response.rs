@@ -1,6 +1,6 @@
 //! Computes the best response to tree search and its win rates.
 //!
-//! `tictactoe_answer SIMULATIONS GAMES` samples the search's moves on every board, computes the first player's best
+//! `tictactoe_best_response SIMULATIONS GAMES` samples the search's moves on every board, computes the first player's best
 //! response, plays it in fresh games after each opening (corner, edge, centre), and prints the results as JSON: boards
 //! as nine of `.xo`, moves as cells from 0 to 8.
 
@@ -18,7 +18,7 @@ const SAMPLES: u32 = 2_000;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1).map(|a| a.parse::<u64>());
-    let mut next = || args.next().ok_or("usage: tictactoe_answer SIMULATIONS GAMES");
+    let mut next = || args.next().ok_or("usage: tictactoe_best_response SIMULATIONS GAMES");
     let (simulations, games) = (next()??, next()??);
     let bot = MctsOpponent::new(paper_mcts(u32::try_from(simulations)?));
     let table = MoveTable::sample(&bot, [1], SAMPLES, Symmetry::Invariant, Seed::new(1));
@@ -49,7 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             open.push(next);
         }
     }
-    let out = serde_json::json!({ "samples": SAMPLES, "games": games, "won": won, "answer": moves });
+    let out = serde_json::json!({ "samples": SAMPLES, "games": games, "won": won, "best_response": moves });
     let mut stdout = std::io::stdout();
     std::io::Write::write_all(&mut stdout, format!("{out}\n").as_bytes())?;
     Ok(())
