@@ -66,7 +66,7 @@ pub fn nearest_name<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) ->
     known
         .into_iter()
         .map(|k| (strsim::damerau_levenshtein(&k.to_lowercase(), &name.to_lowercase()), k))
-        .filter(|(distance, k)| *distance <= 1 + k.chars().count() / 3)
+        .filter(|(distance, k)| *distance <= 1 + k.chars().count() / 4)
         .min()
         .map(|(_, k)| k)
 }
