@@ -30,7 +30,7 @@ fn run_with_faults(
     let dir = tempfile::tempdir().unwrap();
     let settings = script::settings(&format!("http://{}", proxy.address), dir.path(), status_log);
     let result = script::run_script(&settings, dir.path());
-    let history = double.world.lock().unwrap().last_history.clone();
+    let history = double.state.lock().unwrap().last_history.clone();
     let log_lines = log_lines.lock().unwrap().clone();
     (result, proxy.requests.load(Ordering::SeqCst), history, log_lines)
 }
@@ -38,9 +38,9 @@ fn run_with_faults(
 #[test]
 fn every_request_survives_every_network_fault_exactly_once() {
     let runtime = runtime();
-    let (whole, requests, history, log_lines) = run_with_faults(&runtime, None, Vec::new());
-    let whole = whole.unwrap();
-    assert!(whole.steps == 4 && log_lines.is_empty(), "{whole:?} {log_lines:?}");
+    let (expected, requests, history, log_lines) = run_with_faults(&runtime, None, Vec::new());
+    let expected = expected.unwrap();
+    assert!(expected.steps == 4 && log_lines.is_empty(), "{expected:?} {log_lines:?}");
     // Every request meets every fault in some run. Runs mostly wait, so many run concurrently.
     let faults = [
         Fault::Reset,
@@ -64,7 +64,7 @@ fn every_request_survives_every_network_fault_exactly_once() {
                     let (at, fault) = (faults.len() - 1, faults.last().cloned());
                     let (result, _, done, _) = run_with_faults(&runtime, None, faults);
                     match result {
-                        Ok(result) if result == whole && done == history => {}
+                        Ok(result) if result == expected && done == history => {}
                         Ok(result) => wrong.lock().unwrap().push(format!("{fault:?} at {at}: {result:?}")),
                         Err(e) => wrong.lock().unwrap().push(format!("{fault:?} at {at}: {e}")),
                     }
@@ -79,14 +79,14 @@ fn every_request_survives_every_network_fault_exactly_once() {
 #[test]
 fn lost_model_is_restored_without_repeating_steps() {
     let runtime = runtime();
-    let (whole, _, history, _) = run_with_faults(&runtime, None, Vec::new());
-    let whole = whole.unwrap();
+    let (expected, _, history, _) = run_with_faults(&runtime, None, Vec::new());
+    let expected = expected.unwrap();
     // Calibration has ten computations on its own model; then gradients and steps alternate.
     for after in 0..=19 {
         let (result, _, done, log_lines) =
             run_with_faults(&runtime, Some(Misbehaviour::ForgetsAfter(after)), Vec::new());
         let result = result.unwrap_or_else(|e| panic!("forgets after {after}: {e}"));
-        assert_eq!((&result, &done), (&whole, &history), "forgets after {after}: {log_lines:?}");
+        assert_eq!((&result, &done), (&expected, &history), "forgets after {after}: {log_lines:?}");
     }
     let (_, _, _, log_lines) = run_with_faults(&runtime, Some(Misbehaviour::ForgetsAfter(15)), Vec::new());
     assert!(log_lines.iter().any(|l| l.contains("lost the model") && l.contains("requests")), "{log_lines:?}");
@@ -95,15 +95,15 @@ fn lost_model_is_restored_without_repeating_steps() {
 #[test]
 fn stale_gradient_of_another_run_enters_no_step() {
     let runtime = runtime();
-    let (whole, _, history, _) = run_with_faults(&runtime, None, Vec::new());
-    let whole = whole.unwrap();
+    let (expected, _, history, _) = run_with_faults(&runtime, None, Vec::new());
+    let expected = expected.unwrap();
     // Models in order: the calibration's, which discards the gradient; the trainer's and the one that repeats its first
     // step; the resumed one's, the one that loads the checkpoint, and the one that repeats the first step.
     for at in 1..=6 {
         let (result, _, done, log_lines) =
             run_with_faults(&runtime, Some(Misbehaviour::LeavesGradient(at)), Vec::new());
         let result = result.unwrap_or_else(|e| panic!("left to model {at}: {e}"));
-        assert_eq!((&result, &done), (&whole, &history), "left to model {at}: {log_lines:?}");
+        assert_eq!((&result, &done), (&expected, &history), "left to model {at}: {log_lines:?}");
         let reports = log_lines.iter().filter(|l| l.contains("left its gradient behind")).count();
         assert_eq!(reports > 0, at > 1, "left to model {at}: {log_lines:?}");
     }
@@ -112,14 +112,14 @@ fn stale_gradient_of_another_run_enters_no_step() {
 #[test]
 fn model_lost_at_any_sample_is_restored() {
     let runtime = runtime();
-    let (whole, _, history, _) = run_with_faults(&runtime, None, Vec::new());
-    let whole = whole.unwrap();
+    let (expected, _, history, _) = run_with_faults(&runtime, None, Vec::new());
+    let expected = expected.unwrap();
     // Two publishes and a resume each sample a fingerprint, and one completion is sampled.
     for at in 0..4 {
         let (result, _, done, log_lines) =
             run_with_faults(&runtime, Some(Misbehaviour::ForgetsAtSample(at)), Vec::new());
         let result = result.unwrap_or_else(|e| panic!("forgets at sample {at}: {e}"));
-        assert_eq!((&result, &done), (&whole, &history), "forgets at sample {at}: {log_lines:?}");
+        assert_eq!((&result, &done), (&expected, &history), "forgets at sample {at}: {log_lines:?}");
         assert!(log_lines.len() == 1 && log_lines[0].contains("lost the model"), "{log_lines:?}");
     }
 }
@@ -140,7 +140,7 @@ fn published(double: &TinkerDouble, dir: &std::path::Path, status_log: StatusLog
 #[test]
 fn concurrent_samples_restore_a_lost_model_once() {
     let runtime = runtime();
-    let whole = run_with_faults(&runtime, None, Vec::new()).0.unwrap();
+    let expected = run_with_faults(&runtime, None, Vec::new()).0.unwrap();
     let double = runtime.block_on(TinkerDouble::start(None));
     let (status_log, log_lines) = capture_log();
     let dir = tempfile::tempdir().unwrap();
@@ -156,20 +156,20 @@ fn concurrent_samples_restore_a_lost_model_once() {
                 .collect();
             for one in all {
                 let sample = one.await.unwrap();
-                assert_eq!((sample.tokens, sample.weights.version), (whole.sampled.clone(), WeightVersion(0)));
+                assert_eq!((sample.tokens, sample.weights.version), (expected.sampled.clone(), WeightVersion(0)));
             }
         });
     };
-    let computed = || double.world.lock().unwrap().computed;
+    let computed = || double.state.lock().unwrap().computed;
     sample_many();
     let before = computed();
-    double.world.lock().unwrap().forget_models();
+    double.state.lock().unwrap().forget_models();
     sample_many();
     let lines = std::mem::take(&mut *log_lines.lock().unwrap());
     assert!(lines.len() == 1 && lines[0].contains("lost the model"), "{lines:?}");
     assert_eq!(computed(), before, "one restore from the saved state");
     // The model still exists; only its sampling session is lost.
-    double.world.lock().unwrap().forget_sessions();
+    double.state.lock().unwrap().forget_sessions();
     sample_many();
     let lines = std::mem::take(&mut *log_lines.lock().unwrap());
     assert!(lines.len() == 1 && lines[0].contains("lost policy@0 for sampling"), "{lines:?}");
@@ -177,7 +177,7 @@ fn concurrent_samples_restore_a_lost_model_once() {
     // Training continues with identical results.
     let report = trainer.forward_backward(&script::batch(-1.0), &Loss::of(Objective::ppo(0.2, 0.3))).unwrap();
     let stepped = trainer.optim_step(&script::step()).unwrap();
-    assert_eq!((report.loss, stepped.grad_norm, stepped.steps), (whole.losses[2], whole.norms[2], 3));
+    assert_eq!((report.loss, stepped.grad_norm, stepped.steps), (expected.losses[2], expected.norms[2], 3));
 }
 
 #[test]
@@ -267,8 +267,8 @@ fn unreferenced_server_state_is_deleted() {
     let mut settings = script::settings(&double.url(), dir.path(), StatusLog::default());
     settings.calibrate = false;
     let num_saved = |kind: &str| {
-        let world = double.world.lock().unwrap();
-        world.saved.keys().filter(|path| path.contains(&format!("/{kind}/"))).count()
+        let state = double.state.lock().unwrap();
+        state.saved.keys().filter(|path| path.contains(&format!("/{kind}/"))).count()
     };
     let mut trainer = TinkerTrainer::connect(settings.clone(), None).unwrap();
     let policy = WeightsName::default();

@@ -73,7 +73,7 @@ fn run_updates(settings: &TinkerSettings, run: &Path, results: &mut Results) -> 
 /// Runs with faults and resumes if killed. Returns results, number of requests and weight history.
 fn run_with_faults(runtime: &Runtime, faults: Vec<Fault>) -> (Results, usize, Vec<u64>) {
     let double = runtime.block_on(TinkerDouble::start(None));
-    double.world.lock().unwrap().packs_anything = true;
+    double.state.lock().unwrap().serves_any_archive = true;
     let proxy = runtime.block_on(Proxy::start(double.address, faults));
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
@@ -87,22 +87,22 @@ fn run_with_faults(runtime: &Runtime, faults: Vec<Fault>) -> (Results, usize, Ve
     let requests = proxy.requests.load(Ordering::SeqCst);
     if died {
         // Its session has expired, and its slot goes to the next model with its gradient.
-        double.world.lock().unwrap().expire_models();
+        double.state.lock().unwrap().expire_models();
         settings.server.url = double.url();
         run_updates(&settings, &run, &mut results).unwrap_or_else(|e| panic!("killed at request {requests}: {e}"));
     }
-    let world = double.world.lock().unwrap();
-    let saved_states = world.saved.keys().filter(|path| path.contains("/weights/")).count();
+    let state = double.state.lock().unwrap();
+    let saved_states = state.saved.keys().filter(|path| path.contains("/weights/")).count();
     // The checkpoint's state, and states that the killed run could not delete.
-    assert!(saved_states >= 1 && saved_states <= if died { 3 } else { 1 }, "{:?}", world.saved.keys());
-    (results, requests, world.last_history.clone())
+    assert!(saved_states >= 1 && saved_states <= if died { 3 } else { 1 }, "{:?}", state.saved.keys());
+    (results, requests, state.last_history.clone())
 }
 
 #[test]
 fn run_killed_at_any_request_resumes_with_identical_results() {
     let runtime = runtime();
-    let (whole, requests, history) = run_with_faults(&runtime, Vec::new());
-    assert_eq!(whole.len(), UPDATES);
+    let (expected, requests, history) = run_with_faults(&runtime, Vec::new());
+    assert_eq!(expected.len(), UPDATES);
     // The last request was not received, or its response was lost. After that every request is rejected, which ends a
     // run at once.
     let last = [Fault::Reset, Fault::HalfBody];
@@ -118,7 +118,7 @@ fn run_killed_at_any_request_resumes_with_identical_results() {
                     let dead = (0..100).map(|_| Fault::reply(400, "dead"));
                     let (results, sent, done) = run_with_faults(&runtime, alive.chain(dead).collect());
                     assert!(sent > at, "{words} was not reached: {sent} requests were sent");
-                    assert_eq!((&results, &done), (&whole, &history), "{words}");
+                    assert_eq!((&results, &done), (&expected, &history), "{words}");
                 }
             });
         }

@@ -17,14 +17,14 @@ fn without_faults(runtime: &Runtime) -> (ScriptResult, Vec<u64>) {
     let dir = tempfile::tempdir().unwrap();
     let result =
         script::run_script(&script::settings(&double.url(), dir.path(), StatusLog::default()), dir.path()).unwrap();
-    let history = double.world.lock().unwrap().last_history.clone();
+    let history = double.state.lock().unwrap().last_history.clone();
     (result, history)
 }
 
 #[test]
 fn nonfinite_gradient_is_discarded_and_retried() {
     let runtime = runtime();
-    let (whole, history) = without_faults(&runtime);
+    let (expected, history) = without_faults(&runtime);
     // Before the first save, after it, and after a checkpoint was loaded. The first gradients are computed on two
     // models.
     for at in 1..=7 {
@@ -33,8 +33,8 @@ fn nonfinite_gradient_is_discarded_and_retried() {
         let dir = tempfile::tempdir().unwrap();
         let mut settings = script::settings(&double.url(), dir.path(), status_log);
         settings.calibrate = false;
-        assert_eq!(script::run_script(&settings, dir.path()).unwrap(), whole, "at gradient {at}");
-        assert_eq!(double.world.lock().unwrap().last_history, history, "at gradient {at}");
+        assert_eq!(script::run_script(&settings, dir.path()).unwrap(), expected, "at gradient {at}");
+        assert_eq!(double.state.lock().unwrap().last_history, history, "at gradient {at}");
         let log_lines = log_lines.lock().unwrap();
         assert_eq!(log_lines.len(), 1, "{log_lines:?}");
         let rejected = "returned invalid log-prob NaN (sequence 0 of 2, token 2 of 6";
@@ -49,7 +49,7 @@ fn nonfinite_gradient_is_discarded_and_retried() {
 #[test]
 fn repeated_nonfinite_gradient_fails_before_a_step_and_the_checkpoint_resumes() {
     let runtime = runtime();
-    let (whole, history) = without_faults(&runtime);
+    let (expected, history) = without_faults(&runtime);
     // The first gradient is computed twice, so the fifth follows the checkpoint.
     let double = runtime.block_on(TinkerDouble::start(Some(Misbehaviour::NonFiniteGradient(5, 2))));
     let dir = tempfile::tempdir().unwrap();
@@ -68,8 +68,11 @@ fn repeated_nonfinite_gradient_fails_before_a_step_and_the_checkpoint_resumes() 
     resumed.load(&dir.path().join("checkpoint")).unwrap();
     let report = resumed.forward_backward(&script::batch(0.5), &Loss::of(Objective::ppo(0.2, 0.3))).unwrap();
     let stepped = resumed.optim_step(&script::step()).unwrap();
-    assert_eq!((report.loss, stepped.grad_norm, stepped.steps), (whole.losses[4], whole.norms[4], whole.steps));
-    assert_eq!(double.world.lock().unwrap().last_history, history);
+    assert_eq!(
+        (report.loss, stepped.grad_norm, stepped.steps),
+        (expected.losses[4], expected.norms[4], expected.steps)
+    );
+    assert_eq!(double.state.lock().unwrap().last_history, history);
 }
 
 #[test]
@@ -81,16 +84,16 @@ fn no_step_follows_a_nonfinite_gradient() {
     settings.calibrate = false;
     let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
     trainer.forward_backward(&script::batch(1.0), &Loss::of(Objective::CrossEntropy)).unwrap_err();
-    let computed = double.world.lock().unwrap().computed;
+    let computed = double.state.lock().unwrap().computed;
     let e = trainer.optim_step(&script::step()).unwrap_err().to_string();
     assert!(e.contains("the model is lost"), "{e}");
-    assert_eq!(double.world.lock().unwrap().computed, computed);
+    assert_eq!(double.state.lock().unwrap().computed, computed);
 }
 
 #[test]
 fn step_with_a_nonfinite_norm_is_undone() {
     let runtime = runtime();
-    let (whole, _) = without_faults(&runtime);
+    let (expected, _) = without_faults(&runtime);
     let (imitate, ppo) = (Loss::of(Objective::CrossEntropy), Loss::of(Objective::ppo(0.2, 0.3)));
     // Final weight history; a skipped step is repeated.
     let learn = |misbehaviour| {
@@ -103,12 +106,12 @@ fn step_with_a_nonfinite_norm_is_undone() {
         for (at, (advantage, loss)) in [(1.0, &imitate), (1.0, &ppo), (-1.0, &ppo)].into_iter().enumerate() {
             loop {
                 let report = trainer.forward_backward(&script::batch(advantage), loss).unwrap();
-                assert_eq!(report.loss, whole.losses[at], "{misbehaviour:?}: the weights are those before the step");
+                assert_eq!(report.loss, expected.losses[at], "{misbehaviour:?}: the weights are those before the step");
                 let stepped = trainer.optim_step(&script::step()).unwrap();
                 if stepped.skipped.is_none() {
                     assert_eq!(
                         (stepped.grad_norm, stepped.steps),
-                        (whole.norms[at], at as u64 + 1),
+                        (expected.norms[at], at as u64 + 1),
                         "{misbehaviour:?}"
                     );
                     break;
@@ -120,7 +123,7 @@ fn step_with_a_nonfinite_norm_is_undone() {
                 trainer.publish(&WeightsName::default()).unwrap();
             }
         }
-        let history = double.world.lock().unwrap().last_history.clone();
+        let history = double.state.lock().unwrap().last_history.clone();
         (history, taken_back)
     };
     let (history, none) = learn(None);

@@ -93,7 +93,7 @@ fn failed_restores_leave_no_models() {
     let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
     script::train_three_steps(&mut trainer);
     trainer.publish(&WeightsName::default()).unwrap();
-    double.world.lock().unwrap().forget_models();
+    double.state.lock().unwrap().forget_models();
     let mut left = 3;
     double.override_responses(move |path, _| {
         let mine = path == "load_weights" && left > 0;
@@ -101,7 +101,7 @@ fn failed_restores_leave_no_models() {
         mine.then(|| (503, "busy".to_owned()))
     });
     trainer.fingerprint().unwrap();
-    assert_eq!(double.world.lock().unwrap().models(), 1, "only the model in training");
+    assert_eq!(double.state.lock().unwrap().models(), 1, "only the model in training");
 }
 
 /// Trains on a server that fails `times` times.
@@ -239,14 +239,14 @@ fn unfinished_checkpoint_is_saved_under_another_name() {
             mine.then(|| (409, json!({"detail": "Checkpoint already exists"}).to_string()))
         });
         if lost {
-            double.world.lock().unwrap().forget_models();
+            double.state.lock().unwrap().forget_models();
         }
         trainer.publish(&WeightsName::default()).unwrap();
         let lines = std::mem::take(&mut *lines.lock().unwrap());
         let count = |words: &str| lines.iter().filter(|l| l.contains(words)).count();
         assert_eq!(count("saving under another name"), 1, "{lines:?}");
         assert_eq!(count("lost the model"), usize::from(lost), "{lines:?}");
-        assert_eq!(double.world.lock().unwrap().saved.keys().filter(|p| p.contains("/weights/")).count(), 1);
+        assert_eq!(double.state.lock().unwrap().saved.keys().filter(|p| p.contains("/weights/")).count(), 1);
     }
 }
 
@@ -275,7 +275,7 @@ fn slow_checkpoint_is_waited_for_up_to_the_outage_timeout() {
         _ => None,
     });
     trainer.publish(&WeightsName::default()).unwrap();
-    let saved = double.world.lock().unwrap().saved.clone();
+    let saved = double.state.lock().unwrap().saved.clone();
     let states: Vec<&String> = saved.keys().filter(|path| path.contains("/weights/")).collect();
     let first = names.lock().unwrap().first().cloned().unwrap();
     assert!(
@@ -377,7 +377,7 @@ fn missing_saved_state_is_not_treated_as_a_lost_model() {
     trainer.save(&checkpoint).unwrap();
     drop(trainer);
     // As the response to the request, and as its result, in SkyRL's words.
-    double.world.lock().unwrap().saved.clear();
+    double.state.lock().unwrap().saved.clear();
     let made = Arc::<AtomicUsize>::default();
     for late in [false, true] {
         let mut trainer = TinkerTrainer::connect(settings.clone(), None).unwrap();

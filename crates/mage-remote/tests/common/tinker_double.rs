@@ -63,7 +63,7 @@ struct Model {
 
 /// State of the server.
 #[derive(Default)]
-pub(crate) struct World {
+pub(crate) struct TinkerState {
     responses: HashMap<RecordedRequest, Vec<u8>>,
     models: HashMap<String, Model>,
     pub(crate) saved: HashMap<String, Weights>,
@@ -71,20 +71,20 @@ pub(crate) struct World {
     sessions: HashMap<String, (String, Weights)>,
     sampled: usize,
     futures: HashMap<String, (u16, Vec<u8>)>,
-    numbered: HashMap<(String, u64), (Vec<u8>, String)>,
+    by_sequence_number: HashMap<(String, u64), (Vec<u8>, String)>,
     ids: usize,
     /// Gradients and steps computed.
     pub(crate) computed: usize,
     steps: usize,
     gradients: usize,
     /// Models created.
-    pub(crate) made: usize,
+    pub(crate) models_created: usize,
     /// Models with pending gradients, by slot. They outlive their models.
-    waiting: HashMap<usize, HashSet<String>>,
+    pending_gradients: HashMap<usize, HashSet<String>>,
     misbehaviour: Option<Misbehaviour>,
     pub(crate) response_override: Option<ResponseOverride>,
     /// Serves the recorded adapter for every download.
-    pub(crate) packs_anything: bool,
+    pub(crate) serves_any_archive: bool,
     forgotten: HashSet<String>,
     /// History of the model used last.
     pub(crate) last_history: Weights,
@@ -93,7 +93,7 @@ pub(crate) struct World {
 /// A running double. It stops when dropped.
 pub(crate) struct TinkerDouble {
     pub(crate) address: SocketAddr,
-    pub(crate) world: Arc<Mutex<World>>,
+    pub(crate) state: Arc<Mutex<TinkerState>>,
     task: JoinHandle<()>,
 }
 
@@ -106,12 +106,12 @@ impl Drop for TinkerDouble {
 impl TinkerDouble {
     pub(crate) async fn start(misbehaviour: Option<Misbehaviour>) -> Self {
         let responses = parse_recording(include_str!("../recorded/tinker.jsonl"));
-        let world = Arc::new(Mutex::new(World { responses, misbehaviour, ..Default::default() }));
-        let app = Router::new().fallback(serve).with_state(Arc::clone(&world));
+        let state = Arc::new(Mutex::new(TinkerState { responses, misbehaviour, ..Default::default() }));
+        let app = Router::new().fallback(serve).with_state(Arc::clone(&state));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let task = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
-        TinkerDouble { address, world, task }
+        TinkerDouble { address, state, task }
     }
 
     /// Overrides responses from now on.
@@ -119,7 +119,7 @@ impl TinkerDouble {
         &self,
         response_override: impl FnMut(&str, &Value) -> Option<(u16, String)> + Send + 'static,
     ) {
-        self.world.lock().unwrap().response_override = Some(Box::new(response_override));
+        self.state.lock().unwrap().response_override = Some(Box::new(response_override));
     }
 
     pub(crate) fn url(&self) -> String {
@@ -127,8 +127,8 @@ impl TinkerDouble {
     }
 }
 
-async fn serve(State(world): State<Arc<Mutex<World>>>, method: Method, uri: Uri, body: Bytes) -> Response {
-    let (status, bytes) = world.lock().unwrap().answer(method.as_str(), uri.path(), &body);
+async fn serve(State(state): State<Arc<Mutex<TinkerState>>>, method: Method, uri: Uri, body: Bytes) -> Response {
+    let (status, bytes) = state.lock().unwrap().respond(method.as_str(), uri.path(), &body);
     (StatusCode::from_u16(status).unwrap(), bytes).into_response()
 }
 
@@ -165,12 +165,12 @@ fn detail(status: u16, text: &str) -> (u16, Vec<u8>) {
     (status, json!({"detail": text}).to_string().into_bytes())
 }
 
-fn fine(value: &Value) -> (u16, Vec<u8>) {
+fn ok_response(value: &Value) -> (u16, Vec<u8>) {
     (200, value.to_string().into_bytes())
 }
 
-impl World {
-    fn fresh(&mut self, what: &str) -> String {
+impl TinkerState {
+    fn new_id(&mut self, what: &str) -> String {
         self.ids += 1;
         format!("{what}_{}", self.ids)
     }
@@ -184,7 +184,7 @@ impl World {
     }
 
     fn submitted(id: &str) -> (u16, Vec<u8>) {
-        fine(&json!({"future_id": id, "status": "pending", "request_id": id}))
+        ok_response(&json!({"future_id": id, "status": "pending", "request_id": id}))
     }
 
     fn recorded_response(&self, request: RecordedRequest) -> (u16, Vec<u8>) {
@@ -194,7 +194,7 @@ impl World {
         }
     }
 
-    fn answer(&mut self, method: &str, path: &str, body: &[u8]) -> (u16, Vec<u8>) {
+    fn respond(&mut self, method: &str, path: &str, body: &[u8]) -> (u16, Vec<u8>) {
         let path = path.strip_prefix("/api/v1/").unwrap_or(path);
         let parsed: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
         if let Some((status, response)) = self.response_override.as_mut().and_then(|respond| respond(path, &parsed)) {
@@ -202,21 +202,21 @@ impl World {
         }
         let text = |field: &str| parsed[field].as_str().unwrap_or_default().to_owned();
         match (method, path) {
-            (_, "healthz" | "session_heartbeat") => fine(&json!({"status": "ok"})),
-            (_, "client/config") => fine(&json!({"pjwt_auth_enabled": false})),
-            (_, "get_server_capabilities") => fine(&json!({"supported_models": [{"model_name": "tiny"}]})),
-            (_, "create_session") => fine(&json!({"session_id": self.fresh("session"), "error_message": null})),
+            (_, "healthz" | "session_heartbeat") => ok_response(&json!({"status": "ok"})),
+            (_, "client/config") => ok_response(&json!({"pjwt_auth_enabled": false})),
+            (_, "get_server_capabilities") => ok_response(&json!({"supported_models": [{"model_name": "tiny"}]})),
+            (_, "create_session") => ok_response(&json!({"session_id": self.new_id("session"), "error_message": null})),
             (_, "create_model") => {
-                let id = self.fresh("model");
+                let id = self.new_id("model");
                 let weights = vec![hash(&parsed["lora_config"].to_string())];
                 let slot = self.next_slot();
                 self.models.insert(id.clone(), Model { weights, used: false, slot });
                 let request = self.future(200, json!({"model_id": id}).to_string().into());
-                fine(&json!({"model_id": id, "base_model": "tiny", "status": "created", "request_id": request}))
+                ok_response(&json!({"model_id": id, "base_model": "tiny", "status": "created", "request_id": request}))
             }
             (_, "unload_model") => {
                 self.models.remove(&text("model_id"));
-                fine(&json!({"model_id": text("model_id"), "request_id": self.future(200, b"{}".to_vec())}))
+                ok_response(&json!({"model_id": text("model_id"), "request_id": self.future(200, b"{}".to_vec())}))
             }
             (_, "forward_backward") => {
                 let (model, seq, content) = split(body);
@@ -257,10 +257,10 @@ impl World {
                 let Some(weights) = self.saved.get(&saved_path).cloned() else {
                     return detail(404, "Checkpoint not found");
                 };
-                let id = self.fresh("sampling");
+                let id = self.new_id("sampling");
                 let model = saved_path.split('/').next().unwrap().to_owned();
                 self.sessions.insert(id.clone(), (model, weights));
-                fine(&json!({"sampling_session_id": id}))
+                ok_response(&json!({"sampling_session_id": id}))
             }
             (_, "asample") => {
                 let mut request = parsed.clone();
@@ -297,7 +297,7 @@ impl World {
                 let parts: Vec<&str> = path.split('/').collect();
                 let saved_path = format!("{}/sampler_weights/{}", parts[1], parts[3]);
                 match self.saved.get(&saved_path).cloned() {
-                    Some(_) if self.packs_anything => {
+                    Some(_) if self.serves_any_archive => {
                         let any = self.responses.iter().find(|((kind, ..), _)| *kind == "archive");
                         (200, any.expect("an archive was recorded").1.clone())
                     }
@@ -309,7 +309,7 @@ impl World {
                 let model = path.split('/').nth(1).unwrap();
                 let mine = self.saved.keys().filter(|p| p.starts_with(model));
                 let list: Vec<Value> = mine.map(|p| json!({"tinker_path": format!("tinker://{p}")})).collect();
-                fine(&json!({"checkpoints": list}))
+                ok_response(&json!({"checkpoints": list}))
             }
             ("DELETE", path) => {
                 let rest = path.strip_prefix("training_runs/").unwrap().replace("/checkpoints/", "/");
@@ -322,14 +322,14 @@ impl World {
 
     /// Slot of the next model.
     fn next_slot(&mut self) -> usize {
-        self.made += 1;
+        self.models_created += 1;
         let mut taken: HashSet<usize> = self.models.values().map(|m| m.slot).collect();
         match self.misbehaviour {
-            Some(Misbehaviour::LeavesGradient(at)) if self.made < at => {
+            Some(Misbehaviour::LeavesGradient(at)) if self.models_created < at => {
                 taken.insert(1);
             }
-            Some(Misbehaviour::LeavesGradient(at)) if self.made == at => {
-                self.waiting.entry(1).or_default().insert("another model".to_owned());
+            Some(Misbehaviour::LeavesGradient(at)) if self.models_created == at => {
+                self.pending_gradients.entry(1).or_default().insert("another model".to_owned());
             }
             _ => {}
         }
@@ -349,7 +349,7 @@ impl World {
     /// Simulates a restart: saved states stay.
     pub(crate) fn forget_models(&mut self) {
         self.forgotten.extend(self.models.drain().map(|(id, _)| id));
-        self.waiting.clear();
+        self.pending_gradients.clear();
     }
 
     /// Drops all sampling sessions.
@@ -366,7 +366,7 @@ impl World {
     /// Executes a gradient or step, once per sequence number.
     fn compute(&mut self, model: &str, seq: u64, pure: bool, kind: &'static str, content: Vec<u8>) -> (u16, Vec<u8>) {
         let number = (model.to_owned(), seq);
-        if let Some((before, id)) = self.numbered.get(&number) {
+        if let Some((before, id)) = self.by_sequence_number.get(&number) {
             return match *before == content {
                 true => Self::submitted(&id.clone()),
                 false => detail(409, "Training request sequence number was reused"),
@@ -392,12 +392,12 @@ impl World {
         }
         let entry = self.models.get_mut(model).unwrap();
         entry.used = true;
-        let waiting = self.waiting.entry(entry.slot).or_default();
+        let pending_gradients = self.pending_gradients.entry(entry.slot).or_default();
         let mut foreign = false;
         if gradient {
-            waiting.insert(model.to_owned());
+            pending_gradients.insert(model.to_owned());
         } else if kind == "step" {
-            foreign = std::mem::take(waiting).iter().any(|owner| owner != model);
+            foreign = std::mem::take(pending_gradients).iter().any(|owner| owner != model);
         }
         if foreign && status == 200 {
             let mut response: Value = serde_json::from_slice(&answer).unwrap();
@@ -422,7 +422,7 @@ impl World {
             }
         }
         let id = self.future(status, answer);
-        self.numbered.insert(number, (content, id.clone()));
+        self.by_sequence_number.insert(number, (content, id.clone()));
         Self::submitted(&id)
     }
 }
