@@ -1,6 +1,5 @@
 //! Loaded models, and the state shared by the trainers and samplers created from them.
 
-use crate::cpu::Cpu;
 use crate::gpu::{Device, GpuModel};
 use crate::inference::NativeSampler;
 use crate::machine::Machine;
@@ -273,13 +272,13 @@ impl NativeModel {
 
 /// State shared by a trainer and its sampler.
 pub(crate) struct EngineContext {
-    pub(crate) model: Qwen3Model<Cpu>,
+    pub(crate) model: Qwen3Model,
     pub(crate) renderer: Option<Arc<Renderer>>,
     pub(crate) registry: WeightRegistry,
     pub(crate) pool: rayon::ThreadPool,
     pub(crate) options: EngineOptions,
     /// Frozen base weights of adapters; unset if the base weights are trained.
-    pub(crate) base: OnceLock<Arc<Weights<Cpu>>>,
+    pub(crate) base: OnceLock<Arc<Weights>>,
     /// What adapters record as their base model.
     pub(crate) source: Option<String>,
     /// The GPU, if one is used.
@@ -303,7 +302,7 @@ impl EngineContext {
             .build()
             .map_err(|e| Error::Engine { engine: "native".to_owned(), reason: format!("starting threads: {e}") })?;
         Ok(Arc::new(EngineContext {
-            model: Qwen3Model::new(model.config.clone(), Cpu::new()),
+            model: Qwen3Model::new(model.config.clone()),
             renderer: model.renderer.clone(),
             registry: WeightRegistry::default(),
             pool,
@@ -315,7 +314,7 @@ impl EngineContext {
     }
 
     /// Sets the frozen base weights and publishes them as [`BASE`](WeightsName::BASE).
-    fn publish_base(&self, flat: Vec<f32>) -> Arc<Weights<Cpu>> {
+    fn publish_base(&self, flat: Vec<f32>) -> Arc<Weights> {
         let base = Arc::clone(self.base.get_or_init(|| Arc::new(self.pool.install(|| self.model.weights(flat)))));
         let base_only = WeightSet { base: Arc::clone(&base), adapter: None };
         self.registry.publish(&WeightsName::new(WeightsName::BASE), Arc::new(DeviceWeights::Cpu(base_only)));

@@ -1,37 +1,58 @@
 //! AdamW over flat parameters.
 
-use super::{AdamW, Cpu};
+use super::Cpu;
 use crate::cpu::simd::{LANES, Lanes, simd_dispatch};
 use rayon::prelude::*;
 
 /// Fixed chunk size, so that the order of sums does not depend on threads.
 const PIECE: usize = 1 << 14;
 
-pub(super) fn sum_of_squares(cpu: &Cpu, x: &[f32]) -> f64 {
-    let piece = |piece: &[f32]| {
-        let mut sums = [0.0_f64; 8];
-        for (i, c) in piece.iter().enumerate() {
-            sums[i % 8] += f64::from(*c) * f64::from(*c);
+/// Parameters of one AdamW step over a range of parameters.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AdamW {
+    pub(crate) learning_rate: f32,
+    pub(crate) beta1: f32,
+    pub(crate) beta2: f32,
+    pub(crate) epsilon: f32,
+    pub(crate) weight_decay: f32,
+    /// Factor of the gradient (gradient clipping).
+    pub(crate) grad_scale: f32,
+    /// `1 − beta1ᵗ`.
+    pub(crate) correction1: f32,
+    /// `1 − beta2ᵗ`.
+    pub(crate) correction2: f32,
+}
+
+impl Cpu {
+    /// The sum of squares, in an order that depends only on the length.
+    pub(crate) fn sum_of_squares(&self, x: &[f32]) -> f64 {
+        let piece = |piece: &[f32]| {
+            let mut sums = [0.0_f64; 8];
+            for (i, c) in piece.iter().enumerate() {
+                sums[i % 8] += f64::from(*c) * f64::from(*c);
+            }
+            sums.iter().sum::<f64>()
+        };
+        if self.parallel && x.len() > PIECE {
+            let parts: Vec<f64> = x.par_chunks(PIECE).map(piece).collect();
+            parts.iter().sum()
+        } else {
+            x.chunks(PIECE).map(piece).sum()
         }
-        sums.iter().sum::<f64>()
-    };
-    if cpu.parallel && x.len() > PIECE {
-        let parts: Vec<f64> = x.par_chunks(PIECE).map(piece).collect();
-        parts.iter().sum()
-    } else {
-        x.chunks(PIECE).map(piece).sum()
     }
 }
 
-pub(super) fn step(cpu: &Cpu, params: AdamW, p: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]) {
-    assert!(p.len() == g.len() && p.len() == m.len() && p.len() == v.len());
-    if cpu.parallel && p.len() > PIECE {
-        p.par_chunks_mut(PIECE)
-            .zip(g.par_chunks(PIECE))
-            .zip(m.par_chunks_mut(PIECE).zip(v.par_chunks_mut(PIECE)))
-            .for_each(|((p, g), (m, v))| update_at(cpu.level, params, p, g, m, v));
-    } else {
-        update_at(cpu.level, params, p, g, m, v);
+impl Cpu {
+    pub(crate) fn adamw(&self, params: AdamW, p: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]) {
+        assert!(p.len() == g.len() && p.len() == m.len() && p.len() == v.len());
+        if self.parallel && p.len() > PIECE {
+            p.par_chunks_mut(PIECE)
+                .zip(g.par_chunks(PIECE))
+                .zip(m.par_chunks_mut(PIECE).zip(v.par_chunks_mut(PIECE)))
+                .for_each(|((p, g), (m, v))| update_at(self.level, params, p, g, m, v));
+        } else {
+            update_at(self.level, params, p, g, m, v);
+        }
     }
 }
 
@@ -61,7 +82,6 @@ fn update<L: Lanes>(l: L, params: AdamW, p: &mut [f32], g: &[f32], m: &mut [f32]
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::Kernels;
     use crate::cpu::testing::random_values;
 
     #[test]
@@ -79,7 +99,7 @@ mod tests {
             correction1: 1.0 - 0.9,
             correction2: 1.0 - 0.99,
         };
-        step(&Cpu::new(), params, &mut p, &g, &mut m, &mut v);
+        Cpu::new().adamw(params, &mut p, &g, &mut m, &mut v);
         for i in 0..20 {
             // After one step the corrected moments are the gradient and its square, so the step size is the learning rate.
             let want = start[i] * (1.0 - 0.05) - 0.1 * g[i].signum();
@@ -95,10 +115,10 @@ mod tests {
         let sums: Vec<f64> = [1, 3]
             .map(|threads| {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-                pool.install(|| sum_of_squares(&Cpu::new(), &x))
+                pool.install(|| Cpu::new().sum_of_squares(&x))
             })
             .to_vec();
-        assert!(sums[0] == sums[1] && sums[0] == sum_of_squares(&Cpu::new().single_threaded(), &x));
+        assert!(sums[0] == sums[1] && sums[0] == Cpu::new().single_threaded().sum_of_squares(&x));
         assert!((sums[0] / 1e60 - 1.0).abs() < 1e-6);
     }
 }

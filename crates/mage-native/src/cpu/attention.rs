@@ -6,13 +6,60 @@
 
 use super::gemm::{self, Lhs, Rhs};
 use super::shared_ptr::SharedMut;
-use super::{Cpu, Heads, Span, Strided};
+use super::{Cpu, Strided};
 use crate::cpu::simd::{LANES, Lanes, SimdLevel, simd_dispatch};
 use rayon::prelude::*;
 use std::cell::RefCell;
 
 /// Queries per block.
 const BLOCK: usize = 48;
+
+/// The head configuration of an attention layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Heads {
+    /// Query heads.
+    pub(crate) q: usize,
+    /// Key and value heads; divides the query heads.
+    pub(crate) kv: usize,
+    /// Head dimension.
+    pub(crate) dim: usize,
+}
+
+impl Heads {
+    /// Width of queries and keys per token.
+    pub(crate) fn qk(self) -> usize {
+        (self.q + self.kv) * self.dim
+    }
+
+    /// Width of queries, keys and values per token.
+    pub(crate) fn qkv(self) -> usize {
+        (self.q + 2 * self.kv) * self.dim
+    }
+
+    /// Width of the attention output per token.
+    pub(crate) fn out(self) -> usize {
+        self.q * self.dim
+    }
+}
+
+/// The rows of one sequence's queries and keys in a packed batch. Query `i` attends to the first
+/// `key_len − query_len + i + 1` keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) query: usize,
+    pub(crate) query_len: usize,
+    pub(crate) key: usize,
+    pub(crate) key_len: usize,
+}
+
+/// Inputs and outputs of a forward pass over packed sequences, as its backward pass needs them.
+#[derive(Clone, Copy)]
+pub(crate) struct AttentionOutput<'a> {
+    pub(crate) qk: &'a [f32],
+    pub(crate) qkv: &'a [f32],
+    pub(crate) out: &'a [f32],
+    pub(crate) logsumexp: &'a [f32],
+}
 
 #[derive(Default)]
 struct Scratch {
@@ -64,61 +111,69 @@ fn over_tasks(cpu: &Cpu, heads: Heads, spans: &[Span], work: impl Fn(&Span, usiz
     }
 }
 
-#[allow(clippy::too_many_arguments)]
-pub(super) fn forward(
-    cpu: &Cpu,
-    heads: Heads,
-    spans: &[Span],
-    q: Strided<&[f32]>,
-    k: Strided<&[f32]>,
-    v: Strided<&[f32]>,
-    out: &mut [f32],
-    logsumexp: &mut [f32],
-) {
-    let (dim, wide) = (heads.dim, heads.out());
-    let queries: usize = spans.iter().map(|s| s.query + s.query_len).max().unwrap_or(0);
-    assert!(out.len() >= queries * wide && logsumexp.len() >= queries * heads.q);
-    assert!(spans.iter().all(|s| s.query_len <= s.key_len));
-    let scale = 1.0 / (dim as f32).sqrt();
-    let (out, logsumexp) = (SharedMut::new(out), SharedMut::new(logsumexp));
-    over_tasks(cpu, heads, spans, |span, kv| {
-        SCRATCH.with_borrow_mut(|scratch| {
-            let keys = scratch_slice(&mut scratch.keys, gemm::packed_len(span.key_len, dim));
-            gemm::pack_transposed(
-                &k.data[span.key * k.stride + k.first + kv * dim..],
-                span.key_len,
-                dim,
-                k.stride,
-                keys,
-            );
-            let values = Rhs::Rows { data: &v.data[span.key * v.stride + v.first + kv * dim..], stride: v.stride };
-            let width = span.key_len.next_multiple_of(LANES);
-            let scores = scratch_slice(&mut scratch.scores, BLOCK * width);
-            for h in kv * (heads.q / heads.kv)..(kv + 1) * (heads.q / heads.kv) {
-                for start in (0..span.query_len).step_by(BLOCK) {
-                    let rows = BLOCK.min(span.query_len - start);
-                    let before = span.key_len - span.query_len + start;
-                    let seen = before + rows;
-                    let columns = seen.next_multiple_of(LANES); // whole vectors; the surplus is overwritten
-                    let row = span.query + start;
-                    let queries = Lhs::rows(&q.data[row * q.stride + q.first + h * dim..], q.stride);
-                    let right = Rhs::Packed { data: keys, k: dim };
-                    task_gemm(cpu.level, (rows, columns, dim), queries, right, SharedMut::new(scores), width, false);
-                    for i in 0..rows {
-                        let (row_logsumexp, inverse_sum) =
-                            softmax_at(cpu.level, &mut scores[i * width..][..width], before + i + 1, scale);
-                        // SAFETY: only this task writes this head's element of these rows.
-                        unsafe {
-                            *logsumexp.offset((row + i) * heads.q + h).ptr() = row_logsumexp;
+impl Cpu {
+    /// Causal attention over each span. Writes `out` and the log-sum-exp per token and head.
+    pub(crate) fn attention(
+        &self,
+        heads: Heads,
+        spans: &[Span],
+        [q, k, v]: [Strided<&[f32]>; 3],
+        out: &mut [f32],
+        logsumexp: &mut [f32],
+    ) {
+        let (dim, wide) = (heads.dim, heads.out());
+        let queries: usize = spans.iter().map(|s| s.query + s.query_len).max().unwrap_or(0);
+        assert!(out.len() >= queries * wide && logsumexp.len() >= queries * heads.q);
+        assert!(spans.iter().all(|s| s.query_len <= s.key_len));
+        let scale = 1.0 / (dim as f32).sqrt();
+        let (out, logsumexp) = (SharedMut::new(out), SharedMut::new(logsumexp));
+        over_tasks(self, heads, spans, |span, kv| {
+            SCRATCH.with_borrow_mut(|scratch| {
+                let keys = scratch_slice(&mut scratch.keys, gemm::packed_len(span.key_len, dim));
+                gemm::pack_transposed(
+                    &k.data[span.key * k.stride + k.first + kv * dim..],
+                    span.key_len,
+                    dim,
+                    k.stride,
+                    keys,
+                );
+                let values = Rhs::Rows { data: &v.data[span.key * v.stride + v.first + kv * dim..], stride: v.stride };
+                let width = span.key_len.next_multiple_of(LANES);
+                let scores = scratch_slice(&mut scratch.scores, BLOCK * width);
+                for h in kv * (heads.q / heads.kv)..(kv + 1) * (heads.q / heads.kv) {
+                    for start in (0..span.query_len).step_by(BLOCK) {
+                        let rows = BLOCK.min(span.query_len - start);
+                        let before = span.key_len - span.query_len + start;
+                        let seen = before + rows;
+                        let columns = seen.next_multiple_of(LANES); // whole vectors; the surplus is overwritten
+                        let row = span.query + start;
+                        let queries = Lhs::rows(&q.data[row * q.stride + q.first + h * dim..], q.stride);
+                        let right = Rhs::Packed { data: keys, k: dim };
+                        task_gemm(
+                            self.level,
+                            (rows, columns, dim),
+                            queries,
+                            right,
+                            SharedMut::new(scores),
+                            width,
+                            false,
+                        );
+                        for i in 0..rows {
+                            let (row_logsumexp, inverse_sum) =
+                                softmax_at(self.level, &mut scores[i * width..][..width], before + i + 1, scale);
+                            // SAFETY: only this task writes this head's element of these rows.
+                            unsafe {
+                                *logsumexp.offset((row + i) * heads.q + h).ptr() = row_logsumexp;
+                            }
+                            scale_at(self.level, &mut scores[i * width..][..before + i + 1], inverse_sum);
                         }
-                        scale_at(cpu.level, &mut scores[i * width..][..before + i + 1], inverse_sum);
+                        let target = out.offset(row * wide + h * dim);
+                        task_gemm(self.level, (rows, dim, seen), Lhs::rows(scores, width), values, target, wide, false);
                     }
-                    let target = out.offset(row * wide + h * dim);
-                    task_gemm(cpu.level, (rows, dim, seen), Lhs::rows(scores, width), values, target, wide, false);
                 }
-            }
+            });
         });
-    });
+    }
 }
 
 simd_dispatch!(fn softmax_at = softmax(scores: &mut [f32], seen: usize, scale: f32) -> (f32, f32));
@@ -159,101 +214,101 @@ pub(super) fn scale_all<L: Lanes>(l: L, x: &mut [f32], by: f32) {
     }
 }
 
-#[allow(clippy::too_many_arguments)]
-pub(super) fn backward(
-    cpu: &Cpu,
-    heads: Heads,
-    spans: &[Span],
-    qk: &[f32],
-    qkv: &[f32],
-    out: &[f32],
-    logsumexp: &[f32],
-    dout: &[f32],
-    dqk: &mut [f32],
-    dqkv: &mut [f32],
-) {
-    let (dim, wide, narrow, full) = (heads.dim, heads.out(), heads.qk(), heads.qkv());
-    let rows: usize = spans.iter().map(|s| s.query + s.query_len).max().unwrap_or(0);
-    assert!(spans.iter().all(|s| s.query == s.key && s.query_len == s.key_len));
-    assert!(dqk.len() >= rows * narrow && dqkv.len() >= rows * full && logsumexp.len() >= rows * heads.q);
-    let scale = 1.0 / (dim as f32).sqrt();
-    let (dqk, dqkv) = (SharedMut::new(dqk), SharedMut::new(dqkv));
-    over_tasks(cpu, heads, spans, |span, kv| {
-        SCRATCH.with_borrow_mut(|scratch| {
-            let (first, len) = (span.query, span.query_len);
-            let key_at = (heads.q + kv) * dim;
-            let value_at = (heads.q + heads.kv + kv) * dim;
-            let key_rows = &qk[first * narrow + key_at..];
-            let value_rows = &qkv[first * full + value_at..];
-            let keys = scratch_slice(&mut scratch.keys, gemm::packed_len(len, dim));
-            gemm::pack_transposed(key_rows, len, dim, narrow, keys);
-            let values = scratch_slice(&mut scratch.values, gemm::packed_len(len, dim));
-            gemm::pack_transposed(value_rows, len, dim, full, values);
-            for i in 0..len {
-                // SAFETY: only this task writes this KV head's columns of the span's rows.
-                unsafe {
-                    dqk.offset((first + i) * narrow + key_at).slice(dim).fill(0.0);
-                    dqkv.offset((first + i) * full + value_at).slice(dim).fill(0.0);
-                }
-            }
-            let width = len.next_multiple_of(LANES);
-            let scores = scratch_slice(&mut scratch.scores, BLOCK * width);
-            let dscores = scratch_slice(&mut scratch.dscores, BLOCK * width);
-            for h in kv * (heads.q / heads.kv)..(kv + 1) * (heads.q / heads.kv) {
-                for start in (0..len).step_by(BLOCK) {
-                    let rows = BLOCK.min(len - start);
-                    let seen = start + rows;
-                    let columns = seen.next_multiple_of(LANES); // whole vectors; the surplus is unused
-                    let row = first + start;
-                    let queries = &qk[row * narrow + h * dim..];
-                    let douts = &dout[row * wide + h * dim..];
-                    let right = Rhs::Packed { data: keys, k: dim };
-                    task_gemm(
-                        cpu.level,
-                        (rows, columns, dim),
-                        Lhs::rows(queries, narrow),
-                        right,
-                        SharedMut::new(scores),
-                        width,
-                        false,
-                    );
-                    let right = Rhs::Packed { data: values, k: dim };
-                    task_gemm(
-                        cpu.level,
-                        (rows, columns, dim),
-                        Lhs::rows(douts, wide),
-                        right,
-                        SharedMut::new(dscores),
-                        width,
-                        false,
-                    );
-                    for i in 0..rows {
-                        let line = i * width..i * width + seen;
-                        score_grad_at(
-                            cpu.level,
-                            &mut scores[line.clone()],
-                            &mut dscores[line],
-                            start + i + 1,
-                            scale,
-                            logsumexp[(row + i) * heads.q + h],
-                            &dout[(row + i) * wide + h * dim..][..dim],
-                            &out[(row + i) * wide + h * dim..][..dim],
-                        );
+impl Cpu {
+    /// Writes `dqk`, and the value part of `dqkv`. Spans must have as many keys as queries.
+    pub(crate) fn attention_grad(
+        &self,
+        heads: Heads,
+        spans: &[Span],
+        forward: AttentionOutput<'_>,
+        dout: &[f32],
+        dqk: &mut [f32],
+        dqkv: &mut [f32],
+    ) {
+        let AttentionOutput { qk, qkv, out, logsumexp } = forward;
+        let (dim, wide, narrow, full) = (heads.dim, heads.out(), heads.qk(), heads.qkv());
+        let rows: usize = spans.iter().map(|s| s.query + s.query_len).max().unwrap_or(0);
+        assert!(spans.iter().all(|s| s.query == s.key && s.query_len == s.key_len));
+        assert!(dqk.len() >= rows * narrow && dqkv.len() >= rows * full && logsumexp.len() >= rows * heads.q);
+        let scale = 1.0 / (dim as f32).sqrt();
+        let (dqk, dqkv) = (SharedMut::new(dqk), SharedMut::new(dqkv));
+        over_tasks(self, heads, spans, |span, kv| {
+            SCRATCH.with_borrow_mut(|scratch| {
+                let (first, len) = (span.query, span.query_len);
+                let key_at = (heads.q + kv) * dim;
+                let value_at = (heads.q + heads.kv + kv) * dim;
+                let key_rows = &qk[first * narrow + key_at..];
+                let value_rows = &qkv[first * full + value_at..];
+                let keys = scratch_slice(&mut scratch.keys, gemm::packed_len(len, dim));
+                gemm::pack_transposed(key_rows, len, dim, narrow, keys);
+                let values = scratch_slice(&mut scratch.values, gemm::packed_len(len, dim));
+                gemm::pack_transposed(value_rows, len, dim, full, values);
+                for i in 0..len {
+                    // SAFETY: only this task writes this KV head's columns of the span's rows.
+                    unsafe {
+                        dqk.offset((first + i) * narrow + key_at).slice(dim).fill(0.0);
+                        dqkv.offset((first + i) * full + value_at).slice(dim).fill(0.0);
                     }
-                    // The targets are this task's own rows and columns.
-                    let right = Rhs::Rows { data: key_rows, stride: narrow };
-                    let dq = dqk.offset(row * narrow + h * dim);
-                    task_gemm(cpu.level, (rows, dim, seen), Lhs::rows(dscores, width), right, dq, narrow, false);
-                    let right = Rhs::Rows { data: queries, stride: narrow };
-                    let dk = dqk.offset(first * narrow + key_at);
-                    task_gemm(cpu.level, (seen, dim, rows), Lhs::columns(dscores, width), right, dk, narrow, true);
-                    let right = Rhs::Rows { data: douts, stride: wide };
-                    let dv = dqkv.offset(first * full + value_at);
-                    task_gemm(cpu.level, (seen, dim, rows), Lhs::columns(scores, width), right, dv, full, true);
                 }
-            }
+                let width = len.next_multiple_of(LANES);
+                let scores = scratch_slice(&mut scratch.scores, BLOCK * width);
+                let dscores = scratch_slice(&mut scratch.dscores, BLOCK * width);
+                for h in kv * (heads.q / heads.kv)..(kv + 1) * (heads.q / heads.kv) {
+                    for start in (0..len).step_by(BLOCK) {
+                        let rows = BLOCK.min(len - start);
+                        let seen = start + rows;
+                        let columns = seen.next_multiple_of(LANES); // whole vectors; the surplus is unused
+                        let row = first + start;
+                        let queries = &qk[row * narrow + h * dim..];
+                        let douts = &dout[row * wide + h * dim..];
+                        let right = Rhs::Packed { data: keys, k: dim };
+                        task_gemm(
+                            self.level,
+                            (rows, columns, dim),
+                            Lhs::rows(queries, narrow),
+                            right,
+                            SharedMut::new(scores),
+                            width,
+                            false,
+                        );
+                        let right = Rhs::Packed { data: values, k: dim };
+                        task_gemm(
+                            self.level,
+                            (rows, columns, dim),
+                            Lhs::rows(douts, wide),
+                            right,
+                            SharedMut::new(dscores),
+                            width,
+                            false,
+                        );
+                        for i in 0..rows {
+                            let line = i * width..i * width + seen;
+                            score_grad_at(
+                                self.level,
+                                &mut scores[line.clone()],
+                                &mut dscores[line],
+                                start + i + 1,
+                                scale,
+                                logsumexp[(row + i) * heads.q + h],
+                                &dout[(row + i) * wide + h * dim..][..dim],
+                                &out[(row + i) * wide + h * dim..][..dim],
+                            );
+                        }
+                        // The targets are this task's own rows and columns.
+                        let right = Rhs::Rows { data: key_rows, stride: narrow };
+                        let dq = dqk.offset(row * narrow + h * dim);
+                        task_gemm(self.level, (rows, dim, seen), Lhs::rows(dscores, width), right, dq, narrow, false);
+                        let right = Rhs::Rows { data: queries, stride: narrow };
+                        let dk = dqk.offset(first * narrow + key_at);
+                        task_gemm(self.level, (seen, dim, rows), Lhs::columns(dscores, width), right, dk, narrow, true);
+                        let right = Rhs::Rows { data: douts, stride: wide };
+                        let dv = dqkv.offset(first * full + value_at);
+                        task_gemm(self.level, (seen, dim, rows), Lhs::columns(scores, width), right, dv, full, true);
+                    }
+                }
+            });
         });
-    });
+    }
 }
 
 simd_dispatch!(fn score_grad_at = score_grad(
@@ -311,7 +366,7 @@ mod tests {
         let q = part(qk, heads.qk(), 0);
         let k = part(qk, heads.qk(), heads.q * heads.dim);
         let v = part(qkv, heads.qkv(), (heads.q + heads.kv) * heads.dim);
-        forward(cpu, heads, spans, q, k, v, &mut out, &mut logsumexp);
+        cpu.attention(heads, spans, [q, k, v], &mut out, &mut logsumexp);
         (out, logsumexp)
     }
 
@@ -358,7 +413,8 @@ mod tests {
             let k = random_values(rows * heads.out(), 3);
             let (out, logsumexp) = run(&cpu, heads, &spans, &qk, &qkv);
             let (mut dqk, mut dqkv) = (vec![0.0; qk.len()], vec![0.0; qkv.len()]);
-            backward(&cpu, heads, &spans, &qk, &qkv, &out, &logsumexp, &k, &mut dqk, &mut dqkv);
+            let forward = AttentionOutput { qk: &qk, qkv: &qkv, out: &out, logsumexp: &logsumexp };
+            cpu.attention_grad(heads, &spans, forward, &k, &mut dqk, &mut dqkv);
             check_gradient("qk", &qk, &dqk, |qk| weighted(&run(&cpu, heads, &spans, qk, &qkv).0, &k));
             check_gradient("v", &qkv, &dqkv, |qkv| weighted(&run(&cpu, heads, &spans, &qk, qkv).0, &k));
         }
@@ -376,7 +432,7 @@ mod tests {
             let k = Strided { data: &qk[..], stride: heads.qk(), first: heads.q * heads.dim };
             let v = Strided { data: &qkv[..], stride: heads.qkv(), first: (heads.q + heads.kv) * heads.dim };
             let span = Span { query: 0, query_len: 1, key: 0, key_len: i + 1 };
-            forward(&Cpu::new(), heads, &[span], q, k, v, &mut out, &mut logsumexp);
+            Cpu::new().attention(heads, &[span], [q, k, v], &mut out, &mut logsumexp);
             assert!(out == whole[i * heads.out()..][..heads.out()], "query {i}");
         }
     }

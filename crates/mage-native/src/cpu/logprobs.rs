@@ -1,23 +1,51 @@
 //! Log-probability and entropy of logits, and their gradient.
 
-use super::{Cpu, Target, TokenLogprob};
+use super::Cpu;
 use crate::cpu::simd::{LANES, Lanes, simd_dispatch};
+use mage_engine::Allowed;
 use rayon::prelude::*;
 
 const MIN_PARALLEL_WORK: usize = 1 << 14;
 
-pub(super) fn forward(cpu: &Cpu, logits: &[f32], vocab_size: usize, targets: &[Target<'_>], out: &mut [TokenLogprob]) {
-    assert!(logits.len() == targets.len() * vocab_size && out.len() == targets.len());
-    let row = |((logits, target), out): ((&[f32], &Target<'_>), &mut TokenLogprob)| {
-        *out = match target.allowed {
-            Some(allowed) => masked(logits, target.token, allowed),
-            None => unmasked_at(cpu.level, logits, target.token as usize),
+/// The distribution at one row, evaluated at its target.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct TokenLogprob {
+    /// Log-probability of the target.
+    pub(crate) logprob: f32,
+    /// Entropy of the distribution, in nats.
+    pub(crate) entropy: f32,
+    /// Log-sum-exp of the logits.
+    pub(crate) logsumexp: f32,
+}
+
+/// The target of one row of logits and the tokens allowed there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target<'a> {
+    pub(crate) token: u32,
+    pub(crate) allowed: Option<&'a Allowed>,
+}
+
+impl Cpu {
+    /// Log-probability of each row's target and entropy, over the allowed tokens.
+    pub(crate) fn token_logprobs(
+        &self,
+        logits: &[f32],
+        vocab_size: usize,
+        targets: &[Target<'_>],
+        out: &mut [TokenLogprob],
+    ) {
+        assert!(logits.len() == targets.len() * vocab_size && out.len() == targets.len());
+        let row = |((logits, target), out): ((&[f32], &Target<'_>), &mut TokenLogprob)| {
+            *out = match target.allowed {
+                Some(allowed) => masked(logits, target.token, allowed),
+                None => unmasked_at(self.level, logits, target.token as usize),
+            };
         };
-    };
-    if cpu.parallel && logits.len() >= MIN_PARALLEL_WORK {
-        logits.par_chunks_exact(vocab_size).zip(targets).zip(out).for_each(row);
-    } else {
-        logits.chunks_exact(vocab_size).zip(targets).zip(out).for_each(row);
+        if self.parallel && logits.len() >= MIN_PARALLEL_WORK {
+            logits.par_chunks_exact(vocab_size).zip(targets).zip(out).for_each(row);
+        } else {
+            logits.chunks_exact(vocab_size).zip(targets).zip(out).for_each(row);
+        }
     }
 }
 
@@ -60,24 +88,27 @@ fn masked(logits: &[f32], target: u32, allowed: &[u32]) -> TokenLogprob {
     TokenLogprob { logprob: of(&target) - top - log, entropy: log - first_moment / sum, logsumexp: top + log }
 }
 
-pub(super) fn backward(
-    cpu: &Cpu,
-    logits: &mut [f32],
-    vocab_size: usize,
-    targets: &[Target<'_>],
-    logprobs: &[TokenLogprob],
-    dlogprobs: &[(f32, f32)],
-) {
-    assert!(logits.len() == targets.len() * vocab_size);
-    assert!(logprobs.len() == targets.len() && dlogprobs.len() == targets.len());
-    let row = |(i, logits): (usize, &mut [f32])| match targets[i].allowed {
-        Some(allowed) => masked_grad(logits, targets[i].token, allowed, logprobs[i], dlogprobs[i]),
-        None => unmasked_grad_at(cpu.level, logits, targets[i].token as usize, logprobs[i], dlogprobs[i]),
-    };
-    if cpu.parallel && logits.len() >= MIN_PARALLEL_WORK {
-        logits.par_chunks_exact_mut(vocab_size).enumerate().for_each(row);
-    } else {
-        logits.chunks_exact_mut(vocab_size).enumerate().for_each(row);
+impl Cpu {
+    /// Replaces logits by their gradient, given per row the derivatives with respect to log-probability and entropy.
+    pub(crate) fn token_logprobs_grad(
+        &self,
+        logits: &mut [f32],
+        vocab_size: usize,
+        targets: &[Target<'_>],
+        logprobs: &[TokenLogprob],
+        dlogprobs: &[(f32, f32)],
+    ) {
+        assert!(logits.len() == targets.len() * vocab_size);
+        assert!(logprobs.len() == targets.len() && dlogprobs.len() == targets.len());
+        let row = |(i, logits): (usize, &mut [f32])| match targets[i].allowed {
+            Some(allowed) => masked_grad(logits, targets[i].token, allowed, logprobs[i], dlogprobs[i]),
+            None => unmasked_grad_at(self.level, logits, targets[i].token as usize, logprobs[i], dlogprobs[i]),
+        };
+        if self.parallel && logits.len() >= MIN_PARALLEL_WORK {
+            logits.par_chunks_exact_mut(vocab_size).enumerate().for_each(row);
+        } else {
+            logits.chunks_exact_mut(vocab_size).enumerate().for_each(row);
+        }
     }
 }
 
@@ -115,7 +146,6 @@ fn masked_grad(logits: &mut [f32], target: u32, allowed: &[u32], predicted: Toke
 mod tests {
     use super::*;
     use crate::cpu::testing::{check_gradient, random_values};
-    use mage_engine::Allowed;
 
     #[test]
     fn probabilities_sum_to_one_and_gradients_match_finite_differences() {
@@ -126,7 +156,7 @@ mod tests {
             for allowed in [None, Some(&all)] {
                 let of = |token: u32, logits: &[f32]| {
                     let mut out = [TokenLogprob::default()];
-                    forward(&cpu, logits, vocab_size, &[Target { token, allowed }], &mut out);
+                    cpu.token_logprobs(logits, vocab_size, &[Target { token, allowed }], &mut out);
                     out[0]
                 };
                 let tokens: Vec<u32> = allowed.map_or((0..vocab_size as u32).collect(), |a| a.to_vec());
@@ -136,7 +166,13 @@ mod tests {
                 assert!((f64::from(of(2, &logits).entropy) - entropy).abs() < 1e-5);
                 let (a, b) = (0.7, -1.3);
                 let mut d = logits.clone();
-                backward(&cpu, &mut d, vocab_size, &[Target { token: 2, allowed }], &[of(2, &logits)], &[(a, b)]);
+                cpu.token_logprobs_grad(
+                    &mut d,
+                    vocab_size,
+                    &[Target { token: 2, allowed }],
+                    &[of(2, &logits)],
+                    &[(a, b)],
+                );
                 check_gradient("logits", &logits, &d, |z| {
                     let c = of(2, z);
                     f64::from(a) * f64::from(c.logprob) + f64::from(b) * f64::from(c.entropy)
@@ -151,7 +187,7 @@ mod tests {
             let mut logits = random_values(vocab_size, 1);
             logits[3] = f32::NAN;
             let mut out = [TokenLogprob::default()];
-            forward(&Cpu::new(), &logits, vocab_size, &[Target { token: 1, allowed: None }], &mut out);
+            Cpu::new().token_logprobs(&logits, vocab_size, &[Target { token: 1, allowed: None }], &mut out);
             assert!(out[0].logprob.is_nan());
         }
     }

@@ -5,17 +5,37 @@
 
 use super::attention::{scale_all, softmax};
 use super::shared_ptr::SharedMut;
-use super::{BlockSlot, Cpu, Heads, PagedSpan, Strided};
-use crate::cpu::BLOCK_SIZE;
+use super::{Cpu, Heads, Strided};
 use crate::cpu::simd::{LANES, Lanes, simd_dispatch};
 use rayon::prelude::*;
 use std::cell::RefCell;
 
-const _: () = assert!(BLOCK_SIZE == LANES, "a block's keys are one vector kv_width");
+/// Tokens per KV-cache block.
+pub(crate) const BLOCK_SIZE: usize = 16;
+
+const _: () = assert!(BLOCK_SIZE == LANES, "a block's keys are one vector wide");
+
+/// A token's slot in the KV cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BlockSlot {
+    pub(crate) block: u32,
+    pub(crate) slot: u32,
+}
+
+/// New queries of one sequence in the KV cache: `query_len` rows from `query` on, the first at `position`; the block table
+/// starts at `block_table`. Each query attends to the keys up to its own position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PagedSpan {
+    pub(crate) query: usize,
+    pub(crate) query_len: usize,
+    pub(crate) position: usize,
+    pub(crate) block_table: usize,
+}
 
 /// The KV blocks of all layers. They are written through shared references: each block by the sequence that owns it, while
 /// other sequences read only blocks that are not being written.
 pub(crate) struct KvBlocks {
+    heads: Heads,
     data: *mut [f32],
     /// Start of the first block, aligned to a cache line.
     first: usize,
@@ -38,48 +58,51 @@ impl Drop for KvBlocks {
 }
 
 impl KvBlocks {
-    pub(super) fn new(heads: Heads, layers: usize, count: usize) -> Self {
+    /// Allocates `count` blocks.
+    pub(crate) fn new(heads: Heads, layers: usize, count: usize) -> Self {
         let layer = 2 * heads.kv * heads.dim * BLOCK_SIZE;
         let block = layers * layer;
         // The system commits zeroed memory on first access.
         let data = vec![0.0_f32; count * block + LANES].into_boxed_slice();
         let first = data.as_ptr().align_offset(4 * LANES).min(LANES);
-        KvBlocks { data: Box::into_raw(data), first, count, block, layer }
+        KvBlocks { heads, data: Box::into_raw(data), first, count, block, layer }
     }
 
     fn start(&self, block: u32, layer: usize) -> *mut f32 {
         assert!((block as usize) < self.count && (layer + 1) * self.layer <= self.block, "no such block");
         self.data.cast::<f32>().wrapping_add(self.first + block as usize * self.block + layer * self.layer)
     }
-}
 
-pub(super) fn copy(kv_blocks: &mut KvBlocks, copies: &[(u32, u32)]) {
-    for &(from, to) in copies {
-        let (from, to) = (kv_blocks.start(from, 0), kv_blocks.start(to, 0));
-        // SAFETY: both are whole blocks within the allocation, and the exclusive reference rules out other access.
-        unsafe { std::ptr::copy(from, to, kv_blocks.block) };
+    /// Copies whole blocks in order: (from, to).
+    pub(crate) fn copy(&mut self, copies: &[(u32, u32)]) {
+        for &(from, to) in copies {
+            let (from, to) = (self.start(from, 0), self.start(to, 0));
+            // SAFETY: both are whole blocks within the allocation, and the exclusive reference rules out other access.
+            unsafe { std::ptr::copy(from, to, self.block) };
+        }
     }
-}
 
-/// Stores each row's key and value in its slot.
-pub(super) fn store(heads: Heads, layer: usize, slots: &[BlockSlot], qk: &[f32], qkv: &[f32], kv_blocks: &KvBlocks) {
-    let (dim, kv_width) = (heads.dim, heads.kv * heads.dim);
-    assert!(qk.len() >= slots.len() * heads.qk() && qkv.len() >= slots.len() * heads.qkv());
-    assert!(kv_blocks.layer == 2 * kv_width * BLOCK_SIZE && slots.iter().all(|s| (s.slot as usize) < BLOCK_SIZE));
-    for (row, at) in slots.iter().enumerate() {
-        let keys = kv_blocks.start(at.block, layer);
-        let key = &qk[row * heads.qk() + heads.out()..][..kv_width];
-        let value = &qkv[row * heads.qkv() + heads.qk()..][..kv_width];
-        let slot = at.slot as usize;
-        // SAFETY: within the block's part for this layer by the shape checks above; only the caller's sequence writes this
-        // block.
-        unsafe {
-            for (i, k) in key.iter().enumerate() {
-                *keys.add(i * BLOCK_SIZE + slot) = *k;
-            }
-            let values = keys.add(kv_width * BLOCK_SIZE);
-            for (h, v) in value.chunks_exact(dim).enumerate() {
-                std::ptr::copy_nonoverlapping(v.as_ptr(), values.add((h * BLOCK_SIZE + slot) * dim), dim);
+    /// Stores each row's key and value in its slot. Parallel tasks must write different blocks.
+    pub(crate) fn store(&self, layer: usize, slots: &[BlockSlot], qk: &[f32], qkv: &[f32]) {
+        let heads = self.heads;
+        let (dim, kv_width) = (heads.dim, heads.kv * heads.dim);
+        assert!(qk.len() >= slots.len() * heads.qk() && qkv.len() >= slots.len() * heads.qkv());
+        assert!(slots.iter().all(|s| (s.slot as usize) < BLOCK_SIZE));
+        for (row, at) in slots.iter().enumerate() {
+            let keys = self.start(at.block, layer);
+            let key = &qk[row * heads.qk() + heads.out()..][..kv_width];
+            let value = &qkv[row * heads.qkv() + heads.qk()..][..kv_width];
+            let slot = at.slot as usize;
+            // SAFETY: within the block's part for this layer, as the slot is checked above; only the caller's sequence
+            // writes this block.
+            unsafe {
+                for (i, k) in key.iter().enumerate() {
+                    *keys.add(i * BLOCK_SIZE + slot) = *k;
+                }
+                let values = keys.add(kv_width * BLOCK_SIZE);
+                for (h, v) in value.chunks_exact(dim).enumerate() {
+                    std::ptr::copy_nonoverlapping(v.as_ptr(), values.add((h * BLOCK_SIZE + slot) * dim), dim);
+                }
             }
         }
     }
@@ -89,62 +112,52 @@ thread_local! {
     static SCORES: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
-#[allow(clippy::too_many_arguments)]
-pub(super) fn attention(
-    cpu: &Cpu,
-    heads: Heads,
-    layer: usize,
-    spans: &[PagedSpan],
-    block_tables: &[u32],
-    q: Strided<&[f32]>,
-    kv_blocks: &KvBlocks,
-    out: &mut [f32],
-) {
-    assert!(kv_blocks.layer == 2 * heads.kv * heads.dim * BLOCK_SIZE);
-    for s in spans {
-        let (rows, seen) = (s.query + s.query_len, s.position + s.query_len);
-        assert!(rows * heads.out() <= out.len() && s.query_len > 0, "attention: output too short");
-        assert!((rows - 1) * q.stride + q.first + heads.out() <= q.data.len(), "attention: queries too short");
-        assert!(s.block_table + seen.div_ceil(BLOCK_SIZE) <= block_tables.len(), "attention: block table too short");
-    }
-    let out = SharedMut::new(out);
-    let task = |span: &PagedSpan, kv: usize| {
-        SCORES.with_borrow_mut(|scores| {
-            span_at(cpu.level, heads, layer, *span, kv, block_tables, q, kv_blocks, out, scores);
-        });
-    };
-    let size: usize = spans.iter().map(|s| s.query_len * (s.position + s.query_len)).sum::<usize>() * heads.out();
-    if cpu.parallel && rayon::current_num_threads() > 1 && size > 1 << 16 {
-        (0..spans.len() * heads.kv).into_par_iter().for_each(|i| task(&spans[i / heads.kv], i % heads.kv));
-    } else {
-        for span in spans {
-            (0..heads.kv).for_each(|kv| task(span, kv));
+impl Cpu {
+    /// Causal attention of new queries over the blocks of each span, which no other task may write meanwhile. Results equal
+    /// those of [`Cpu::attention`].
+    pub(crate) fn paged_attention(
+        &self,
+        layer: usize,
+        spans: &[PagedSpan],
+        block_tables: &[u32],
+        q: Strided<&[f32]>,
+        kv_blocks: &KvBlocks,
+        out: &mut [f32],
+    ) {
+        let heads = kv_blocks.heads;
+        for s in spans {
+            let (rows, seen) = (s.query + s.query_len, s.position + s.query_len);
+            assert!(rows * heads.out() <= out.len() && s.query_len > 0, "attention: output too short");
+            assert!((rows - 1) * q.stride + q.first + heads.out() <= q.data.len(), "attention: queries too short");
+            assert!(
+                s.block_table + seen.div_ceil(BLOCK_SIZE) <= block_tables.len(),
+                "attention: block table too short"
+            );
+        }
+        let out = SharedMut::new(out);
+        let run = |span: &PagedSpan, kv: usize| {
+            let table = &block_tables[span.block_table..];
+            let task = AttentionTask { layer, span: *span, kv, table, q, kv_blocks, out };
+            SCORES.with_borrow_mut(|scores| task_at(self.level, task, scores));
+        };
+        let size: usize = spans.iter().map(|s| s.query_len * (s.position + s.query_len)).sum::<usize>() * heads.out();
+        if self.parallel && rayon::current_num_threads() > 1 && size > 1 << 16 {
+            (0..spans.len() * heads.kv).into_par_iter().for_each(|i| run(&spans[i / heads.kv], i % heads.kv));
+        } else {
+            for span in spans {
+                (0..heads.kv).for_each(|kv| run(span, kv));
+            }
         }
     }
 }
 
-simd_dispatch!(fn span_at = attend(
-    heads: Heads, layer: usize, span: PagedSpan, kv: usize, block_tables: &[u32], q: Strided<&[f32]>, kv_blocks: &KvBlocks, out: SharedMut,
-    scores: &mut Vec<f32>
-));
+simd_dispatch!(fn task_at = attend(task: AttentionTask<'_>, scores: &mut Vec<f32>));
 
 /// Attention of one sequence's new queries for one KV head, a few rows (query, query head) at a time.
-#[allow(clippy::too_many_arguments)]
 #[inline(always)]
-fn attend<L: Lanes>(
-    l: L,
-    heads: Heads,
-    layer: usize,
-    span: PagedSpan,
-    kv: usize,
-    block_tables: &[u32],
-    q: Strided<&[f32]>,
-    kv_blocks: &KvBlocks,
-    out: SharedMut,
-    scores: &mut Vec<f32>,
-) {
-    let rows = span.query_len * (heads.q / heads.kv);
-    let task = AttentionTask { heads, layer, span, kv, table: &block_tables[span.block_table..], q, kv_blocks, out };
+fn attend<L: Lanes>(l: L, task: AttentionTask<'_>, scores: &mut Vec<f32>) {
+    let heads = task.kv_blocks.heads;
+    let rows = task.span.query_len * (heads.q / heads.kv);
     let mut row = 0;
     while row < rows {
         row += match rows - row {
@@ -156,8 +169,8 @@ fn attend<L: Lanes>(
     }
 }
 
-struct AttentionTask<'a> {
-    heads: Heads,
+/// One sequence and one KV head of a paged attention.
+pub(crate) struct AttentionTask<'a> {
     layer: usize,
     span: PagedSpan,
     kv: usize,
@@ -175,7 +188,8 @@ fn tile<L: Lanes, const R: usize, const P: usize>(
     row: usize,
     scores: &mut Vec<f32>,
 ) -> usize {
-    let AttentionTask { heads, layer, span, kv, table, q, kv_blocks, out } = *task;
+    let AttentionTask { layer, span, kv, table, q, kv_blocks, out } = *task;
+    let heads = kv_blocks.heads;
     let (dim, group, kv_width) = (heads.dim, heads.q / heads.kv, heads.kv * heads.dim);
     let query_and_head = |r: usize| ((row + r) / group, kv * group + (row + r) % group);
     let num_keys = |r: usize| span.position + query_and_head(r).0 + 1;
@@ -319,8 +333,8 @@ unsafe fn weigh<L: Lanes, const R: usize, const N: usize, const FULL: bool>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpu::Span;
     use crate::cpu::testing::random_values;
-    use crate::cpu::{Kernels, Span};
 
     #[test]
     fn paged_attention_equals_contiguous_attention_bit_for_bit() {
@@ -336,15 +350,13 @@ mod tests {
                 cpu.attention(
                     heads,
                     &[Span { query: 0, query_len: len, key: 0, key_len: len }],
-                    queries,
-                    part(&qk[..], heads.qk(), heads.out()),
-                    part(&qkv[..], heads.qkv(), heads.qk()),
+                    [queries, part(&qk[..], heads.qk(), heads.out()), part(&qkv[..], heads.qkv(), heads.qk())],
                     &mut whole,
                     &mut logsumexp,
                 );
                 // Scattered blocks that contain NaN from a diverged model.
                 let table: Vec<u32> = (0..len.div_ceil(BLOCK_SIZE) as u32).map(|p| 1 + (p * 7) % 11).collect();
-                let kv_blocks = cpu.alloc_kv_blocks(heads, 2, 12);
+                let kv_blocks = KvBlocks::new(heads, 2, 12);
                 // SAFETY: only this test accesses the memory.
                 unsafe { (*kv_blocks.data).fill(f32::NAN) };
                 let slots: Vec<BlockSlot> = (0..len)
@@ -356,11 +368,11 @@ mod tests {
                         let n = step.min(len - from);
                         let new = from * heads.qk()..(from + n) * heads.qk();
                         let new_values = from * heads.qkv()..(from + n) * heads.qkv();
-                        cpu.store_kv(heads, 1, &slots[from..from + n], &qk[new.clone()], &qkv[new_values], &kv_blocks);
+                        kv_blocks.store(1, &slots[from..from + n], &qk[new.clone()], &qkv[new_values]);
                         let span = PagedSpan { query: 0, query_len: n, position: from, block_table: 0 };
                         let mut out = vec![0.0; n * heads.out()];
                         let queries = part(&qk[new], heads.qk(), 0);
-                        cpu.paged_attention(heads, 1, &[span], &table, queries, &kv_blocks, &mut out);
+                        cpu.paged_attention(1, &[span], &table, queries, &kv_blocks, &mut out);
                         assert!(out == whole[from * heads.out()..(from + n) * heads.out()], "{heads:?} {len} {step}");
                         from += n;
                     }

@@ -5,16 +5,19 @@ use super::shared_ptr::SharedMut;
 use crate::cpu::simd::{LANES, Lanes, SimdLevel, simd_dispatch};
 use rayon::prelude::*;
 
-pub(super) fn forward(cpu: &Cpu, x: &[f32], w: &[f32], epsilon: f32, y: &mut [f32], rstd: &mut [f32]) {
-    let (width, rows) = (w.len(), rstd.len());
-    assert!(x.len() == rows * width && y.len() == x.len());
-    let (y, rstd) = (SharedMut::new(y), SharedMut::new(rstd));
-    cpu.par_rows(rows, width, |range| {
-        let (first, count) = (range.start, range.len());
-        // SAFETY: the ranges do not overlap, and rows are within the lengths checked above.
-        let (y, rstd) = unsafe { (y.offset(first * width).slice(count * width), rstd.offset(first).slice(count)) };
-        rows_at(cpu.level, &x[first * width..][..count * width], w, epsilon, y, rstd);
-    });
+impl Cpu {
+    /// `y = x · rstd · w` per row with `rstd = 1 / rms(x)`, which is stored.
+    pub(crate) fn rms_norm(&self, x: &[f32], w: &[f32], epsilon: f32, y: &mut [f32], rstd: &mut [f32]) {
+        let (width, rows) = (w.len(), rstd.len());
+        assert!(x.len() == rows * width && y.len() == x.len());
+        let (y, rstd) = (SharedMut::new(y), SharedMut::new(rstd));
+        self.par_rows(rows, width, |range| {
+            let (first, count) = (range.start, range.len());
+            // SAFETY: the ranges do not overlap, and rows are within the lengths checked above.
+            let (y, rstd) = unsafe { (y.offset(first * width).slice(count * width), rstd.offset(first).slice(count)) };
+            rows_at(self.level, &x[first * width..][..count * width], w, epsilon, y, rstd);
+        });
+    }
 }
 
 simd_dispatch!(fn rows_at = normalise(x: &[f32], w: &[f32], epsilon: f32, y: &mut [f32], rstd: &mut [f32]));
@@ -43,28 +46,31 @@ pub(super) fn compute_rstd<L: Lanes>(l: L, x: &[f32], epsilon: f32) -> f32 {
     1.0 / (l.sum(sum) / x.len() as f32 + epsilon).sqrt()
 }
 
-pub(super) fn backward(
-    cpu: &Cpu,
-    dy: &[f32],
-    x: &[f32],
-    w: &[f32],
-    rstd: &[f32],
-    dx: &mut [f32],
-    dw: Option<&mut [f32]>,
-) {
-    let (width, rows) = (w.len(), rstd.len());
-    assert!(x.len() == rows * width && dy.len() == x.len() && dx.len() == x.len());
-    assert!(dw.as_ref().is_none_or(|dw| dw.len() == width));
-    let target = SharedMut::new(dx);
-    cpu.par_rows(rows, width, |range| {
-        let (first, count) = (range.start, range.len());
-        let part = first * width..(first + count) * width;
-        // SAFETY: the ranges do not overlap, and rows are within the lengths checked above.
-        let dx = unsafe { target.offset(part.start).slice(part.len()) };
-        input_at(cpu.level, &dy[part.clone()], &x[part], w, &rstd[first..][..count], dx);
-    });
-    if let Some(dw) = dw {
-        weight_grad(cpu.level, cpu.parallel, dy, x, rstd, dw);
+impl Cpu {
+    /// Adds to `dx` and, if given, to `dw`.
+    pub(crate) fn rms_norm_grad(
+        &self,
+        dy: &[f32],
+        x: &[f32],
+        w: &[f32],
+        rstd: &[f32],
+        dx: &mut [f32],
+        dw: Option<&mut [f32]>,
+    ) {
+        let (width, rows) = (w.len(), rstd.len());
+        assert!(x.len() == rows * width && dy.len() == x.len() && dx.len() == x.len());
+        assert!(dw.as_ref().is_none_or(|dw| dw.len() == width));
+        let target = SharedMut::new(dx);
+        self.par_rows(rows, width, |range| {
+            let (first, count) = (range.start, range.len());
+            let part = first * width..(first + count) * width;
+            // SAFETY: the ranges do not overlap, and rows are within the lengths checked above.
+            let dx = unsafe { target.offset(part.start).slice(part.len()) };
+            input_at(self.level, &dy[part.clone()], &x[part], w, &rstd[first..][..count], dx);
+        });
+        if let Some(dw) = dw {
+            weight_grad(self.level, self.parallel, dy, x, rstd, dw);
+        }
     }
 }
 
@@ -136,14 +142,14 @@ mod tests {
             let cpu = Cpu::new();
             let value = |x: &[f32], w: &[f32]| {
                 let (mut y, mut rstd) = (vec![0.0; x.len()], vec![0.0; rows]);
-                forward(&cpu, x, w, 1e-6, &mut y, &mut rstd);
+                cpu.rms_norm(x, w, 1e-6, &mut y, &mut rstd);
                 (weighted(&y, &k), rstd)
             };
             let (_, rstd) = value(&x, &w);
             let (mut dx, mut dw) = (vec![0.0; x.len()], vec![0.0; width]);
-            backward(&cpu, &k, &x, &w, &rstd, &mut dx, Some(&mut dw));
+            cpu.rms_norm_grad(&k, &x, &w, &rstd, &mut dx, Some(&mut dw));
             let mut frozen = vec![0.0; x.len()];
-            backward(&cpu, &k, &x, &w, &rstd, &mut frozen, None);
+            cpu.rms_norm_grad(&k, &x, &w, &rstd, &mut frozen, None);
             assert!(frozen == dx);
             check_gradient("x", &x, &dx, |x| value(x, &w).0);
             check_gradient("w", &w, &dw, |w| value(&x, w).0);

@@ -5,49 +5,64 @@ use super::shared_ptr::SharedMut;
 use super::{Cpu, Heads};
 use crate::cpu::simd::{LANES, Lanes, simd_dispatch};
 
-#[allow(clippy::too_many_arguments)]
-pub(super) fn forward(
-    cpu: &Cpu,
-    heads: Heads,
-    qkv: &[f32],
-    w: &[f32],
-    epsilon: f32,
-    cos_sin: &[f32],
-    positions: &[u32],
-    qk: &mut [f32],
-    rstd: &mut [f32],
-) {
-    let rows = positions.len();
-    let (wide, narrow, each) = (heads.qkv(), heads.qk(), heads.q + heads.kv);
-    assert!(qkv.len() == rows * wide && qk.len() == rows * narrow && rstd.len() == rows * each);
-    assert!(w.len() == 2 * heads.dim);
-    let (qk, rstd) = (SharedMut::new(qk), SharedMut::new(rstd));
-    cpu.par_rows(rows, narrow, |range| {
-        let (first, count) = (range.start, range.len());
-        // SAFETY: the ranges do not overlap, and rows are within the lengths checked above.
-        let (qk, rstd) =
-            unsafe { (qk.offset(first * narrow).slice(count * narrow), rstd.offset(first * each).slice(count * each)) };
-        rows_at(cpu.level, heads, &qkv[first * wide..], w, epsilon, cos_sin, &positions[range], qk, rstd);
-    });
+/// The QK norm and rotary embedding of a layer at the positions of a batch.
+#[derive(Clone, Copy)]
+pub(crate) struct QkNormRope<'a> {
+    pub(crate) heads: Heads,
+    /// Query weights, then key weights.
+    pub(crate) weight: &'a [f32],
+    pub(crate) epsilon: f32,
+    /// Per position `dim / 2` cosines, then as many sines.
+    pub(crate) cos_sin: &'a [f32],
+    /// By row.
+    pub(crate) positions: &'a [u32],
 }
 
-simd_dispatch!(fn rows_at = turn_rows(
-    heads: Heads, qkv: &[f32], w: &[f32], epsilon: f32, cos_sin: &[f32], positions: &[u32], qk: &mut [f32], rstd: &mut [f32]
-));
+impl Cpu {
+    /// Normalises each query and key head and applies the rotary embedding. Reads queries, keys and values; writes queries
+    /// and keys.
+    pub(crate) fn qk_norm_rope(&self, op: QkNormRope<'_>, qkv: &[f32], qk: &mut [f32], rstd: &mut [f32]) {
+        let (heads, rows) = (op.heads, op.positions.len());
+        let (wide, narrow, each) = (heads.qkv(), heads.qk(), heads.q + heads.kv);
+        assert!(qkv.len() == rows * wide && qk.len() == rows * narrow && rstd.len() == rows * each);
+        assert!(op.weight.len() == 2 * heads.dim);
+        let (qk, rstd) = (SharedMut::new(qk), SharedMut::new(rstd));
+        self.par_rows(rows, narrow, |range| {
+            let (first, count) = (range.start, range.len());
+            // SAFETY: the ranges do not overlap, and rows are within the lengths checked above.
+            let (qk, rstd) = unsafe {
+                (qk.offset(first * narrow).slice(count * narrow), rstd.offset(first * each).slice(count * each))
+            };
+            let op = QkNormRope { positions: &op.positions[range], ..op };
+            rows_at(self.level, op, &qkv[first * wide..], qk, rstd);
+        });
+    }
 
-#[allow(clippy::too_many_arguments)]
+    /// Writes the query and key part of `dqkv`; adds to `dw` if given.
+    pub(crate) fn qk_norm_rope_grad(
+        &self,
+        op: QkNormRope<'_>,
+        dqk: &[f32],
+        qkv: &[f32],
+        rstd: &[f32],
+        dqkv: &mut [f32],
+        dw: Option<&mut [f32]>,
+    ) {
+        let (heads, rows) = (op.heads, op.positions.len());
+        let (wide, narrow, each) = (heads.qkv(), heads.qk(), heads.q + heads.kv);
+        assert!(qkv.len() == rows * wide && dqkv.len() == rows * wide && dqk.len() == rows * narrow);
+        assert!(rstd.len() == rows * each && op.weight.len() == 2 * heads.dim);
+        assert!(dw.as_ref().is_none_or(|dw| dw.len() == op.weight.len()));
+        // All heads of all rows share the weights, so one thread accumulates their gradient in order.
+        grads_at(self.level, op, dqk, qkv, rstd, dqkv, dw.unwrap_or_default());
+    }
+}
+
+simd_dispatch!(fn rows_at = rotate_rows(op: QkNormRope<'_>, qkv: &[f32], qk: &mut [f32], rstd: &mut [f32]));
+
 #[inline(always)]
-fn turn_rows<L: Lanes>(
-    l: L,
-    heads: Heads,
-    qkv: &[f32],
-    w: &[f32],
-    epsilon: f32,
-    cos_sin: &[f32],
-    positions: &[u32],
-    qk: &mut [f32],
-    rstd: &mut [f32],
-) {
+fn rotate_rows<L: Lanes>(l: L, op: QkNormRope<'_>, qkv: &[f32], qk: &mut [f32], rstd: &mut [f32]) {
+    let QkNormRope { heads, weight: w, epsilon, cos_sin, positions } = op;
     let (dim, half, each) = (heads.dim, heads.dim / 2, heads.q + heads.kv);
     for (row, &position) in positions.iter().enumerate() {
         let (cos, sin) = cos_sin[position as usize * dim..][..dim].split_at(half);
@@ -73,48 +88,13 @@ fn turn_rows<L: Lanes>(
     }
 }
 
-#[allow(clippy::too_many_arguments)]
-pub(super) fn backward(
-    cpu: &Cpu,
-    heads: Heads,
-    dqk: &[f32],
-    qkv: &[f32],
-    w: &[f32],
-    cos_sin: &[f32],
-    positions: &[u32],
-    rstd: &[f32],
-    dqkv: &mut [f32],
-    dw: Option<&mut [f32]>,
-) {
-    let rows = positions.len();
-    let (wide, narrow, each) = (heads.qkv(), heads.qk(), heads.q + heads.kv);
-    assert!(qkv.len() == rows * wide && dqkv.len() == rows * wide && dqk.len() == rows * narrow);
-    assert!(rstd.len() == rows * each && w.len() == 2 * heads.dim);
-    assert!(dw.as_ref().is_none_or(|dw| dw.len() == w.len()));
-    // All heads of all rows share the weights, so one thread accumulates their gradient in order.
-    let dw = dw.unwrap_or_default();
-    grads_at(cpu.level, heads, dqk, qkv, w, cos_sin, positions, rstd, dqkv, dw);
-}
-
 simd_dispatch!(fn grads_at = grads(
-    heads: Heads, dqk: &[f32], qkv: &[f32], w: &[f32], cos_sin: &[f32], positions: &[u32], rstd: &[f32],
-    dqkv: &mut [f32], dw: &mut [f32]
+    op: QkNormRope<'_>, dqk: &[f32], qkv: &[f32], rstd: &[f32], dqkv: &mut [f32], dw: &mut [f32]
 ));
 
-#[allow(clippy::too_many_arguments)]
 #[inline(always)]
-fn grads<L: Lanes>(
-    l: L,
-    heads: Heads,
-    dqk: &[f32],
-    qkv: &[f32],
-    w: &[f32],
-    cos_sin: &[f32],
-    positions: &[u32],
-    rstd: &[f32],
-    dqkv: &mut [f32],
-    dw: &mut [f32],
-) {
+fn grads<L: Lanes>(l: L, op: QkNormRope<'_>, dqk: &[f32], qkv: &[f32], rstd: &[f32], dqkv: &mut [f32], dw: &mut [f32]) {
+    let QkNormRope { heads, weight: w, cos_sin, positions, .. } = op;
     let (dim, half, each) = (heads.dim, heads.dim / 2, heads.q + heads.kv);
     let mut unrotated = [0.0_f32; 512];
     assert!(dim <= unrotated.len(), "head dimension {dim} exceeds {}", unrotated.len());
@@ -167,16 +147,17 @@ mod tests {
             let (qkv, w, k) =
                 (random_values(rows * heads.qkv(), 1), random_values(2 * dim, 2), random_values(rows * heads.qk(), 3));
             let cpu = Cpu::new();
+            let op = QkNormRope { heads, weight: &w, epsilon: 1e-6, cos_sin: &cos_sin, positions: &positions };
             let value = |qkv: &[f32], w: &[f32]| {
                 let (mut qk, mut rstd) = (vec![0.0; rows * heads.qk()], vec![0.0; rows * 3]);
-                forward(&cpu, heads, qkv, w, 1e-6, &cos_sin, &positions, &mut qk, &mut rstd);
+                cpu.qk_norm_rope(QkNormRope { weight: w, ..op }, qkv, &mut qk, &mut rstd);
                 (weighted(&qk, &k), rstd)
             };
             let (_, rstd) = value(&qkv, &w);
             let (mut dqkv, mut dw) = (vec![0.0; qkv.len()], vec![0.0; w.len()]);
-            backward(&cpu, heads, &k, &qkv, &w, &cos_sin, &positions, &rstd, &mut dqkv, Some(&mut dw));
+            cpu.qk_norm_rope_grad(op, &k, &qkv, &rstd, &mut dqkv, Some(&mut dw));
             let mut frozen = vec![0.0; qkv.len()];
-            backward(&cpu, heads, &k, &qkv, &w, &cos_sin, &positions, &rstd, &mut frozen, None);
+            cpu.qk_norm_rope_grad(op, &k, &qkv, &rstd, &mut frozen, None);
             assert!(frozen == dqkv);
             check_gradient("qkv", &qkv, &dqkv, |qkv| value(qkv, &w).0);
             check_gradient("w", &w, &dw, |w| value(&qkv, w).0);

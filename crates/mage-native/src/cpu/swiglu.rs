@@ -4,15 +4,18 @@ use super::Cpu;
 use super::shared_ptr::SharedMut;
 use crate::cpu::simd::{LANES, Lanes, simd_dispatch};
 
-pub(super) fn forward(cpu: &Cpu, x: &[f32], width: usize, y: &mut [f32]) {
-    let rows = y.len() / width;
-    assert!(y.len() == rows * width && x.len() == 2 * y.len());
-    let y = SharedMut::new(y);
-    cpu.par_rows(rows, width, |range| {
-        // SAFETY: the ranges do not overlap, and rows are within the lengths checked above.
-        let y = unsafe { y.offset(range.start * width).slice(range.len() * width) };
-        rows_at(cpu.level, &x[range.start * 2 * width..], width, y);
-    });
+impl Cpu {
+    /// `y = silu(gate) · up`; a row of `x` holds `width` gate values, then as many up values.
+    pub(crate) fn swiglu(&self, x: &[f32], width: usize, y: &mut [f32]) {
+        let rows = y.len() / width;
+        assert!(y.len() == rows * width && x.len() == 2 * y.len());
+        let y = SharedMut::new(y);
+        self.par_rows(rows, width, |range| {
+            // SAFETY: the ranges do not overlap, and rows are within the lengths checked above.
+            let y = unsafe { y.offset(range.start * width).slice(range.len() * width) };
+            rows_at(self.level, &x[range.start * 2 * width..], width, y);
+        });
+    }
 }
 
 simd_dispatch!(fn rows_at = gate(x: &[f32], width: usize, y: &mut [f32]));
@@ -34,16 +37,18 @@ fn sigmoid<L: Lanes>(l: L, x: L::V) -> L::V {
     l.div(one, l.add(one, l.exp(l.sub(l.splat(0.0), x))))
 }
 
-pub(super) fn backward(cpu: &Cpu, dy: &[f32], x: &[f32], width: usize, dx: &mut [f32]) {
-    let rows = dy.len() / width;
-    assert!(dy.len() == rows * width && x.len() == 2 * dy.len() && dx.len() == x.len());
-    let dx = SharedMut::new(dx);
-    cpu.par_rows(rows, 2 * width, |range| {
-        let (first, count) = (range.start, range.len());
-        // SAFETY: the ranges do not overlap, and rows are within the lengths checked above.
-        let dx = unsafe { dx.offset(first * 2 * width).slice(count * 2 * width) };
-        grads_at(cpu.level, &dy[first * width..], &x[first * 2 * width..], width, dx);
-    });
+impl Cpu {
+    pub(crate) fn swiglu_grad(&self, dy: &[f32], x: &[f32], width: usize, dx: &mut [f32]) {
+        let rows = dy.len() / width;
+        assert!(dy.len() == rows * width && x.len() == 2 * dy.len() && dx.len() == x.len());
+        let dx = SharedMut::new(dx);
+        self.par_rows(rows, 2 * width, |range| {
+            let (first, count) = (range.start, range.len());
+            // SAFETY: the ranges do not overlap, and rows are within the lengths checked above.
+            let dx = unsafe { dx.offset(first * 2 * width).slice(count * 2 * width) };
+            grads_at(self.level, &dy[first * width..], &x[first * 2 * width..], width, dx);
+        });
+    }
 }
 
 simd_dispatch!(fn grads_at = grads(dy: &[f32], x: &[f32], width: usize, dx: &mut [f32]));
@@ -78,10 +83,10 @@ mod tests {
             let (x, k) = (random_values(2 * 2 * width, 1), random_values(2 * width, 2));
             let cpu = Cpu::new();
             let mut dx = vec![0.0; x.len()];
-            backward(&cpu, &k, &x, width, &mut dx);
+            cpu.swiglu_grad(&k, &x, width, &mut dx);
             check_gradient("x", &x, &dx, |x| {
                 let mut y = vec![0.0; k.len()];
-                forward(&cpu, x, width, &mut y);
+                cpu.swiglu(x, width, &mut y);
                 weighted(&y, &k)
             });
         }

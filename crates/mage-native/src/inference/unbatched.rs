@@ -7,7 +7,7 @@
 use super::NativeSampler;
 use super::backend::cpu::evaluate_query;
 use super::scheduler::{ends_with_stop_text, non_finite_logits};
-use crate::cpu::{Kernels, TokenLogprob};
+use crate::cpu::TokenLogprob;
 use crate::engine::EngineContext;
 use crate::inference::sampling::SamplingScratch;
 use crate::inference::sequence::LogitQuery;
@@ -35,14 +35,14 @@ impl NativeSampler {
         };
         pool.install(|| {
             let mut cache = model.kv_cache(request.prompt.len() + max_tokens);
-            let mut workspace = PackedWorkspace::new(&model.kernels);
+            let mut workspace = PackedWorkspace::default();
             let mut logits = Vec::new();
             let mut scratch = SamplingScratch::default();
             let mut cursor = request.allowed.as_ref().map(ActionSet::start);
             model.extend(weights, &request.prompt, &mut cache, &mut workspace, &mut logits);
             for index in 0..max_tokens {
                 let query = LogitQuery::Sample { params, cursor: cursor.as_ref(), index };
-                let sampled = evaluate_query(&model.kernels, query, &logits, &mut scratch);
+                let sampled = evaluate_query(&model.cpu, query, &logits, &mut scratch);
                 if !sampled.is_finite() {
                     return Err(non_finite_logits(&sample.weights.to_string()));
                 }
@@ -90,7 +90,7 @@ impl NativeSampler {
         let mut logits = Vec::new();
         pool.install(|| {
             let mut cache = model.kv_cache(request.prompt.len());
-            let mut workspace = PackedWorkspace::new(&model.kernels);
+            let mut workspace = PackedWorkspace::default();
             model.extend(weights, &request.prompt, &mut cache, &mut workspace, &mut logits);
         });
         Ok(logits)
@@ -131,18 +131,15 @@ impl NativeSampler {
                 });
             }
         }
-        let kernels = if groups.len() > 1 { model.kernels.single_threaded() } else { model.kernels };
+        let cpu = if groups.len() > 1 { model.cpu.single_threaded() } else { model.cpu };
         let scored: Vec<Vec<TokenLogprob>> = pool.install(|| {
             groups
                 .par_iter()
-                .map_init(
-                    || PackedWorkspace::new(&kernels),
-                    |workspace, (range, chunk)| {
-                        let mut logprobs = Vec::with_capacity(chunk.predictions.len());
-                        model.score(&kernels, published[range.start].1.cpu(), chunk, workspace, &mut logprobs);
-                        logprobs
-                    },
-                )
+                .map_init(PackedWorkspace::default, |workspace, (range, chunk)| {
+                    let mut logprobs = Vec::with_capacity(chunk.predictions.len());
+                    model.score(&cpu, published[range.start].1.cpu(), chunk, workspace, &mut logprobs);
+                    logprobs
+                })
                 .collect()
         });
         let mut out = Vec::with_capacity(requests.len());

@@ -1,75 +1,67 @@
 //! The backward pass.
 
+use super::forward::ForwardPass;
 use super::workspace::PackedWorkspace;
-use super::{Adapter, Qwen3Model, RotaryEmbedding, Weights};
-use crate::cpu::{Kernels, TokenLogprob};
+use super::{Adapter, Qwen3Model, Weights};
+use crate::cpu::{AttentionOutput, Cpu, TokenLogprob, scatter_add_rows};
 use crate::model::batch::PackedChunk;
-use crate::model::param_layout::LayerLayout;
 use crate::weights::lora::ProjectionGroup;
-use std::ops::Range;
 
-impl<K: Kernels> Qwen3Model<K> {
+impl Qwen3Model {
     /// Adds the gradient of a chunk's loss to `grads`: of the base parameters, or, with an adapter, of the adapter alone.
     /// `cost` receives each prediction's log-probability and entropy and returns the derivatives of the loss by both.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn forward_backward(
         &self,
-        k: &K,
-        (w, adapter): (&Weights<K>, Option<&Adapter<K>>),
+        cpu: &Cpu,
+        (weights, adapter): (&Weights, Option<&Adapter>),
         chunk: &PackedChunk,
-        s: &mut PackedWorkspace<K>,
-        grads: &mut K::Buffer,
+        s: &mut PackedWorkspace,
+        grads: &mut [f32],
         recompute: bool,
-        cost: impl FnMut(usize, TokenLogprob) -> (f32, f32),
+        mut cost: impl FnMut(usize, TokenLogprob) -> (f32, f32),
     ) {
         let (layers, n, d) = (self.config.num_hidden_layers, chunk.tokens.len(), self.config.hidden_size);
         let lora = adapter.map(|a| a.on(n));
-        let lora = lora.as_slice();
-        self.forward(k, w, lora, chunk, s, !recompute);
-        k.reserve(&mut s.dhidden, n * d);
-        k.fill(k.get_mut(&mut s.dhidden, 0..n * d), 0.0);
-        self.lm_head(k, w, chunk, s, Some((adapter.is_none().then_some(&mut *grads), cost)));
-        let rope = self.rope(chunk.max_len());
+        let pass = ForwardPass {
+            model: self,
+            cpu,
+            weights,
+            lora: lora.as_slice(),
+            positions: &chunk.positions,
+            cos_sin: &self.cos_sin(chunk.max_len()),
+        };
+        pass.layers(chunk, s, !recompute);
+        s.dhidden.clear();
+        s.dhidden.resize(n * d, 0.0);
+        pass.lm_head(chunk, s, Some(&mut cost), adapter.is_none().then_some(&mut *grads));
         for layer in (0..layers).rev() {
             if recompute {
                 let (before, after) = s.hidden.split_at_mut(layer + 1);
-                self.layer_forward(
-                    k,
-                    w,
-                    lora,
-                    layer,
-                    chunk,
-                    &rope,
-                    &before[layer],
-                    &mut s.activations[0],
-                    &mut after[0],
-                );
+                pass.layer(layer, &chunk.spans, &before[layer], &mut s.activations[0], &mut after[0]);
             }
-            self.layer_backward(k, (w, adapter), layer, chunk, &rope, s, grads, if recompute { 0 } else { layer });
+            pass.layer_backward(adapter, layer, chunk, s, grads, if recompute { 0 } else { layer });
         }
         if adapter.is_none() {
-            let to = k.get_mut(grads, self.layout.embed_tokens.clone());
-            k.scatter_add(k.get(&s.dhidden, 0..n * d), &chunk.tokens, d, to);
+            scatter_add_rows(&s.dhidden, &chunk.tokens, d, &mut grads[self.layout.embed_tokens.clone()]);
         }
     }
+}
 
+impl ForwardPass<'_> {
     /// Backward pass of a layer: replaces the output gradient in `dhidden` by the input gradient and adds to `grads`.
-    #[allow(clippy::too_many_arguments)]
     fn layer_backward(
         &self,
-        k: &K,
-        (w, adapter): (&Weights<K>, Option<&Adapter<K>>),
+        adapter: Option<&Adapter>,
         layer: usize,
         chunk: &PackedChunk,
-        rope: &RotaryEmbedding<K>,
-        s: &mut PackedWorkspace<K>,
-        grads: &mut K::Buffer,
+        s: &mut PackedWorkspace,
+        grads: &mut [f32],
         activations: usize,
     ) {
-        let (c, heads, n) = (&self.config, self.config.heads(), chunk.tokens.len());
-        let (d, f) = (c.hidden_size, c.intermediate_size);
-        let at: &LayerLayout = &self.layout.layers[layer];
-        let param = |range: &Range<usize>| k.get(&w.flat, range.clone());
+        let ForwardPass { model, cpu, weights, .. } = *self;
+        let (c, heads, n) = (&model.config, model.config.heads(), chunk.tokens.len());
+        let (d, f, at, full) = (c.hidden_size, c.intermediate_size, &model.layout.layers[layer], adapter.is_none());
         let PackedWorkspace {
             hidden,
             activations: all,
@@ -92,66 +84,37 @@ impl<K: Kernels> Qwen3Model<K> {
             (&mut *dqk, heads.qk()),
             (&mut *dattn_out, heads.out()),
         ] {
-            k.reserve(buffer, n * width);
+            buffer.resize(n * width, 0.0);
         }
         // Backward pass of a projection group: from `dy` to `dx` and the weight gradients.
         let mut projection_backward =
-            |group: ProjectionGroup, x: &K::Buffer, dy: &K::Buffer, dx: &mut K::Buffer, grads: &mut K::Buffer| {
-                let (inputs, outputs, frozen) = (group.inputs(c), group.outputs(c), group.frozen(at));
-                let (from, shape) = (k.get(dy, 0..n * outputs), (n, outputs, inputs));
-                if adapter.is_none() {
-                    k.linear_weight_grad(from, k.get(x, 0..n * inputs), shape, k.get_mut(grads, frozen.clone()));
+            |group: ProjectionGroup, x: &[f32], dy: &[f32], dx: &mut [f32], grads: &mut [f32]| {
+                let (frozen, shape) = (group.frozen(at), (n, group.outputs(c), group.inputs(c)));
+                if full {
+                    cpu.linear_weight_grad(dy, x, shape, &mut grads[frozen.clone()]);
                 }
-                k.linear_input_grad(from, param(frozen), shape, k.get_mut(dx, 0..n * inputs), false);
+                cpu.linear_input_grad(dy, weights.param(frozen), shape, dx);
                 if let Some(adapter) = adapter {
                     let lora_a_out = &a.lora_a_out[group as usize];
-                    self.add_lora_grad(k, adapter, layer, group, n, x, lora_a_out, dy, dx, dlora_a_out, grads);
+                    self.add_lora_grad(adapter, layer, group, x, lora_a_out, dy, dx, dlora_a_out, grads);
                 }
             };
 
         projection_backward(ProjectionGroup::Down, &a.mlp_act, dhidden, dmlp_act, grads);
-        k.swiglu_grad(k.get(dmlp_act, 0..n * f), k.get(&a.gate_up, 0..n * 2 * f), f, k.get_mut(dgate_up, 0..n * 2 * f));
+        cpu.swiglu_grad(dmlp_act, &a.gate_up, f, dgate_up);
         projection_backward(ProjectionGroup::GateUp, &a.post_attn_normed, dgate_up, dnormed, grads);
-        k.rms_norm_grad(
-            k.get(dnormed, 0..n * d),
-            k.get(&a.residual, 0..n * d),
-            param(&at.post_attention_norm),
-            k.get(&a.post_attn_rstd, 0..n),
-            k.get_mut(dhidden, 0..n * d),
-            adapter.is_none().then(|| k.get_mut(grads, at.post_attention_norm.clone())),
-        );
+        let norm = weights.param(&at.post_attention_norm);
+        let dnorm = full.then(|| &mut grads[at.post_attention_norm.clone()]);
+        cpu.rms_norm_grad(dnormed, &a.residual, norm, &a.post_attn_rstd, dhidden, dnorm);
 
         projection_backward(ProjectionGroup::Out, &a.attn_out, dhidden, dattn_out, grads);
-        k.attention_grad(
-            heads,
-            &chunk.spans,
-            k.get(&a.qk, 0..n * heads.qk()),
-            k.get(&a.qkv, 0..n * heads.qkv()),
-            k.get(&a.attn_out, 0..n * heads.out()),
-            k.get(&a.logsumexp, 0..n * heads.q),
-            k.get(dattn_out, 0..n * heads.out()),
-            k.get_mut(dqk, 0..n * heads.qk()),
-            k.get_mut(dqkv, 0..n * heads.qkv()),
-        );
-        k.qk_norm_rope_grad(
-            heads,
-            k.get(dqk, 0..n * heads.qk()),
-            k.get(&a.qkv, 0..n * heads.qkv()),
-            param(&at.qk_norm),
-            k.get(&rope.cos_sin, 0..rope.len),
-            &chunk.positions,
-            k.get(&a.qk_rstd, 0..n * (heads.q + heads.kv)),
-            k.get_mut(dqkv, 0..n * heads.qkv()),
-            adapter.is_none().then(|| k.get_mut(grads, at.qk_norm.clone())),
-        );
+        let attention = AttentionOutput { qk: &a.qk, qkv: &a.qkv, out: &a.attn_out, logsumexp: &a.logsumexp };
+        cpu.attention_grad(heads, &chunk.spans, attention, dattn_out, dqk, dqkv);
+        let dnorm = full.then(|| &mut grads[at.qk_norm.clone()]);
+        cpu.qk_norm_rope_grad(self.qk_norm_rope(layer), dqk, &a.qkv, &a.qk_rstd, dqkv, dnorm);
         projection_backward(ProjectionGroup::Qkv, &a.input_normed, dqkv, dnormed, grads);
-        k.rms_norm_grad(
-            k.get(dnormed, 0..n * d),
-            k.get(&hidden[layer], 0..n * d),
-            param(&at.input_norm),
-            k.get(&a.input_rstd, 0..n),
-            k.get_mut(dhidden, 0..n * d),
-            adapter.is_none().then(|| k.get_mut(grads, at.input_norm.clone())),
-        );
+        let norm = weights.param(&at.input_norm);
+        let dnorm = full.then(|| &mut grads[at.input_norm.clone()]);
+        cpu.rms_norm_grad(dnormed, &hidden[layer], norm, &a.input_rstd, dhidden, dnorm);
     }
 }

@@ -1,30 +1,36 @@
 //! The LM head: logits, log-probabilities and their gradient, a few rows at a time.
 
+use super::Qwen3Model;
+use super::forward::ForwardPass;
 use super::workspace::PackedWorkspace;
-use super::{Qwen3Model, Weights};
-use crate::cpu::{Kernels, Target, TokenLogprob};
+use crate::cpu::{Target, TokenLogprob, gather_rows, scatter_add_rows};
 use crate::model::batch::PackedChunk;
 
 /// Maximum number of logits in memory.
 const MAX_LOGITS: usize = 1 << 24;
 
-impl<K: Kernels> Qwen3Model<K> {
+/// The derivatives of the loss by a prediction's log-probability and entropy.
+pub(super) type LossGrad<'a> = dyn FnMut(usize, TokenLogprob) -> (f32, f32) + 'a;
+
+impl Qwen3Model {
     /// Number of rows of logits computed at a time.
     pub(super) fn logit_rows(&self) -> usize {
         (MAX_LOGITS / self.config.vocab_size).clamp(16, 256)
     }
+}
 
-    /// Computes log-probabilities from the last hidden state and, with `train`, the gradient of the loss. The LM-head and
+impl ForwardPass<'_> {
+    /// Computes log-probabilities from the last hidden state and, with `cost`, the gradient of the loss. The LM-head and
     /// final-norm gradients are computed only if a gradient buffer is given.
     pub(super) fn lm_head(
         &self,
-        k: &K,
-        w: &Weights<K>,
         chunk: &PackedChunk,
-        s: &mut PackedWorkspace<K>,
-        mut train: Option<(Option<&mut K::Buffer>, impl FnMut(usize, TokenLogprob) -> (f32, f32))>,
+        s: &mut PackedWorkspace,
+        mut cost: Option<&mut LossGrad<'_>>,
+        mut grads: Option<&mut [f32]>,
     ) {
-        let (c, n) = (&self.config, chunk.tokens.len());
+        let ForwardPass { model, cpu, weights, .. } = *self;
+        let (c, layout) = (&model.config, &model.layout);
         let (d, v, count) = (c.hidden_size, c.vocab_size, chunk.predictions.len());
         s.logprobs.clear();
         s.logprobs.resize(count, TokenLogprob::default());
@@ -33,76 +39,45 @@ impl<K: Kernels> Qwen3Model<K> {
         }
         s.rows.clear();
         s.rows.extend(chunk.predictions.iter().map(|p| p.row));
-        for buffer in [&mut s.selected, &mut s.selected_normed] {
-            k.reserve(buffer, count * d);
-        }
-        k.reserve(&mut s.selected_rstd, count);
-        let last = &s.hidden[c.num_hidden_layers];
-        k.gather(k.get(last, 0..n * d), &s.rows, d, k.get_mut(&mut s.selected, 0..count * d));
-        let norm = k.get(&w.flat, self.layout.final_norm.clone());
-        k.rms_norm(
-            k.get(&s.selected, 0..count * d),
-            norm,
-            c.rms_norm_eps,
-            k.get_mut(&mut s.selected_normed, 0..count * d),
-            k.get_mut(&mut s.selected_rstd, 0..count),
-        );
-        let step = self.logit_rows().min(count);
-        k.reserve(&mut s.logits, step * v);
-        if train.is_some() {
-            for buffer in [&mut s.dselected, &mut s.dselected_normed] {
-                k.reserve(buffer, count * d);
-            }
+        s.selected.resize(count * d, 0.0);
+        s.selected_normed.resize(count * d, 0.0);
+        s.selected_rstd.resize(count, 0.0);
+        gather_rows(&s.hidden[c.num_hidden_layers], &s.rows, d, &mut s.selected);
+        let norm = weights.param(&layout.final_norm);
+        cpu.rms_norm(&s.selected, norm, c.rms_norm_eps, &mut s.selected_normed, &mut s.selected_rstd);
+        let step = model.logit_rows().min(count);
+        s.logits.resize(step * v, 0.0);
+        if cost.is_some() {
+            s.dselected_normed.resize(count * d, 0.0);
         }
         for from in (0..count).step_by(step) {
             let rows = step.min(count - from);
-            let part = from * d..(from + rows) * d;
-            k.linear(
-                k.get(&s.selected_normed, part.clone()),
-                rows,
-                &w.lm_head,
-                k.get_mut(&mut s.logits, 0..rows * v),
-                false,
-            );
+            let (part, shape) = (from * d..(from + rows) * d, (rows, v, d));
+            let logits = &mut s.logits[..rows * v];
+            cpu.linear(&s.selected_normed[part.clone()], &weights.lm_head, logits);
             let predictions = &chunk.predictions[from..from + rows];
             let targets: Vec<Target<'_>> =
                 predictions.iter().map(|p| Target { token: p.token, allowed: p.allowed.as_ref() }).collect();
             let logprobs = &mut s.logprobs[from..from + rows];
-            k.token_logprobs(k.get(&s.logits, 0..rows * v), v, &targets, logprobs);
-            if let Some((grads, cost)) = &mut train {
+            cpu.token_logprobs(logits, v, &targets, logprobs);
+            if let Some(cost) = &mut cost {
                 s.dlogprobs.clear();
                 s.dlogprobs.extend(logprobs.iter().enumerate().map(|(i, predicted)| cost(from + i, *predicted)));
-                k.token_logprobs_grad(k.get_mut(&mut s.logits, 0..rows * v), v, &targets, logprobs, &s.dlogprobs);
-                let head = k.get(&w.flat, self.layout.lm_head.clone());
-                let dlogits = k.get(&s.logits, 0..rows * v);
-                k.linear_input_grad(
-                    dlogits,
-                    head,
-                    (rows, v, d),
-                    k.get_mut(&mut s.dselected_normed, part.clone()),
-                    false,
-                );
-                if let Some(grads) = grads {
-                    k.linear_weight_grad(
-                        dlogits,
-                        k.get(&s.selected_normed, part),
-                        (rows, v, d),
-                        k.get_mut(grads, self.layout.lm_head.clone()),
-                    );
+                cpu.token_logprobs_grad(logits, v, &targets, logprobs, &s.dlogprobs);
+                let dnormed = &mut s.dselected_normed[part.clone()];
+                cpu.linear_input_grad(logits, weights.param(&layout.lm_head), shape, dnormed);
+                if let Some(grads) = &mut grads {
+                    let dw = &mut grads[layout.lm_head.clone()];
+                    cpu.linear_weight_grad(logits, &s.selected_normed[part], shape, dw);
                 }
             }
         }
-        if let Some((grads, _)) = train {
-            k.fill(k.get_mut(&mut s.dselected, 0..count * d), 0.0);
-            k.rms_norm_grad(
-                k.get(&s.dselected_normed, 0..count * d),
-                k.get(&s.selected, 0..count * d),
-                norm,
-                k.get(&s.selected_rstd, 0..count),
-                k.get_mut(&mut s.dselected, 0..count * d),
-                grads.map(|grads| k.get_mut(grads, self.layout.final_norm.clone())),
-            );
-            k.scatter_add(k.get(&s.dselected, 0..count * d), &s.rows, d, k.get_mut(&mut s.dhidden, 0..n * d));
+        if cost.is_some() {
+            s.dselected.clear();
+            s.dselected.resize(count * d, 0.0);
+            let dnorm = grads.map(|grads| &mut grads[layout.final_norm.clone()]);
+            cpu.rms_norm_grad(&s.dselected_normed, &s.selected, norm, &s.selected_rstd, &mut s.dselected, dnorm);
+            scatter_add_rows(&s.dselected, &s.rows, d, &mut s.dhidden);
         }
     }
 }
@@ -110,7 +85,6 @@ impl<K: Kernels> Qwen3Model<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::Cpu;
     use crate::model::WeightSet;
     use crate::model::batch::Prediction;
     use crate::weights::hf_config::tests::tiny;
@@ -120,7 +94,7 @@ mod tests {
 
     #[test]
     fn logits_are_computed_in_bounded_pieces() {
-        let model = Qwen3Model::new(tiny(), Cpu::new());
+        let model = Qwen3Model::new(tiny());
         let weights = model.weights(new_weights(&tiny(), 0.2, Seed::new(1)));
         let mut chunk = PackedChunk::default();
         for _ in 0..10 {
@@ -133,10 +107,10 @@ mod tests {
                 index: 0,
             }));
         }
-        let mut s = PackedWorkspace::new(&model.kernels);
+        let mut s = PackedWorkspace::default();
         let mut logprobs = Vec::new();
         let weights = WeightSet { base: Arc::new(weights), adapter: None };
-        model.score(&model.kernels, &weights, &chunk, &mut s, &mut logprobs);
+        model.score(&model.cpu, &weights, &chunk, &mut s, &mut logprobs);
         assert_eq!((logprobs.len(), s.logits.len()), (990, model.logit_rows() * 29));
         let first = &logprobs[..99];
         assert!(logprobs.chunks(99).all(|c| c == first), "the split into pieces does not change results");

@@ -4,46 +4,48 @@
 //! GEMMs run per adapter, over its rows.
 
 use super::Qwen3Model;
-use crate::cpu::{Kernels, Strided};
+use super::forward::ForwardPass;
+use crate::cpu::{PackedMatrix, Strided, scale};
 use crate::weights::lora::{LoraGroupLayout, LoraLayout, PROJECTION_GROUPS, ProjectionGroup};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// LoRA weights: the flat parameter buffer and packed GEMM operands.
-pub(crate) struct Adapter<K: Kernels> {
-    pub(crate) flat: K::Buffer,
+pub(crate) struct Adapter {
+    pub(crate) flat: Vec<f32>,
     pub(crate) layout: Arc<LoraLayout>,
-    layers: Vec<[Option<PackedGroup<K>>; PROJECTION_GROUPS.len()]>,
+    layers: Vec<[Option<PackedGroup>; PROJECTION_GROUPS.len()]>,
 }
 
-struct PackedGroup<K: Kernels> {
-    lora_a: K::Packed,
-    lora_b: Vec<K::Packed>,
+struct PackedGroup {
+    lora_a: PackedMatrix,
+    lora_b: Vec<PackedMatrix>,
 }
 
 /// A range of rows that uses an adapter.
-pub(crate) struct LoraSegment<'a, K: Kernels> {
+pub(crate) struct LoraSegment<'a> {
     pub(crate) rows: Range<usize>,
-    pub(crate) adapter: &'a Adapter<K>,
+    pub(crate) adapter: &'a Adapter,
 }
 
-impl<K: Kernels> Adapter<K> {
+impl Adapter {
     /// A segment of the first `rows` rows.
-    pub(crate) fn on(&self, rows: usize) -> LoraSegment<'_, K> {
+    pub(crate) fn on(&self, rows: usize) -> LoraSegment<'_> {
         LoraSegment { rows: 0..rows, adapter: self }
     }
 }
 
-impl<K: Kernels> Qwen3Model<K> {
+impl Qwen3Model {
     /// Packs an adapter from a flat parameter buffer.
-    pub(crate) fn adapter(&self, layout: Arc<LoraLayout>, flat: K::Buffer) -> Adapter<K> {
-        let (k, c, rank) = (&self.kernels, &self.config, layout.lora.rank);
+    pub(crate) fn adapter(&self, layout: Arc<LoraLayout>, flat: Vec<f32>) -> Adapter {
+        let (c, rank) = (&self.config, layout.lora.rank);
+        let pack =
+            |range: &Range<usize>, outputs: usize, inputs: usize| self.cpu.pack(&flat[range.clone()], outputs, inputs);
         let packed = |groups: &[Option<LoraGroupLayout>; PROJECTION_GROUPS.len()]| {
             std::array::from_fn(|g| {
                 let at = groups[g].as_ref()?;
-                let lora_a = k.pack(k.get(&flat, at.lora_a.clone()), at.total_rank, PROJECTION_GROUPS[g].inputs(c));
-                let lora_b =
-                    at.projections.iter().map(|p| k.pack(k.get(&flat, p.lora_b.clone()), p.outputs, rank)).collect();
+                let lora_a = pack(&at.lora_a, at.total_rank, PROJECTION_GROUPS[g].inputs(c));
+                let lora_b = at.projections.iter().map(|p| pack(&p.lora_b, p.outputs, rank)).collect();
                 Some(PackedGroup { lora_a, lora_b })
             })
         };
@@ -51,46 +53,46 @@ impl<K: Kernels> Qwen3Model<K> {
     }
 
     /// Repacks the GEMM operands after a change of the flat buffer.
-    pub(crate) fn repack_adapter(&self, adapter: &mut Adapter<K>) {
-        let (k, Adapter { flat, layout, layers }) = (&self.kernels, adapter);
+    pub(crate) fn repack_adapter(&self, adapter: &mut Adapter) {
+        let Adapter { flat, layout, layers } = adapter;
         for (packed, at) in layers.iter_mut().flatten().zip(layout.layers.iter().flatten()) {
             if let (Some(packed), Some(at)) = (packed, at) {
-                k.repack(k.get(flat, at.lora_a.clone()), &mut packed.lora_a);
+                self.cpu.repack(&flat[at.lora_a.clone()], &mut packed.lora_a);
                 for (b, part) in packed.lora_b.iter_mut().zip(&at.projections) {
-                    k.repack(k.get(flat, part.lora_b.clone()), b);
+                    self.cpu.repack(&flat[part.lora_b.clone()], b);
                 }
             }
         }
     }
+}
 
-    /// Adds the LoRA terms of each segment to a group's outputs. `lora_a_out` holds the scaled A output of the last segment.
-    #[allow(clippy::too_many_arguments)]
+impl ForwardPass<'_> {
+    /// Adds the LoRA terms of each segment to a group's outputs. The group's `lora_a_out` holds the scaled A output of the last
+    /// segment.
     pub(super) fn add_lora(
         &self,
-        k: &K,
-        lora: &[LoraSegment<'_, K>],
         layer: usize,
         group: ProjectionGroup,
-        x: &K::Buffer,
-        y: &mut K::Buffer,
-        lora_a_out: &mut K::Buffer,
+        x: &[f32],
+        y: &mut [f32],
+        lora_a_out: &mut [Vec<f32>; PROJECTION_GROUPS.len()],
     ) {
-        let (inputs, width) = (group.inputs(&self.config), group.outputs(&self.config));
-        for LoraSegment { rows, adapter } in lora {
+        let (inputs, width) = (group.inputs(&self.model.config), group.outputs(&self.model.config));
+        let lora_a_out = &mut lora_a_out[group as usize];
+        for LoraSegment { rows, adapter } in self.lora {
             let Adapter { layout, layers, .. } = adapter;
             let (Some(at), Some(packed)) = (&layout.layers[layer][group as usize], &layers[layer][group as usize])
             else {
                 continue;
             };
             let (n, ranks) = (rows.len(), at.total_rank);
-            k.reserve(lora_a_out, n * ranks);
-            let input = k.get(x, rows.start * inputs..rows.end * inputs);
-            k.linear(input, n, &packed.lora_a, k.get_mut(lora_a_out, 0..n * ranks), false);
-            k.scale(k.get_mut(lora_a_out, 0..n * ranks), layout.lora.scale());
+            lora_a_out.resize(n * ranks, 0.0);
+            self.cpu.linear(&x[rows.start * inputs..rows.end * inputs], &packed.lora_a, lora_a_out);
+            scale(lora_a_out, layout.lora.scale());
             for (part, b) in at.projections.iter().zip(&packed.lora_b) {
-                let a_out = Strided { data: k.get(lora_a_out, 0..n * ranks), stride: ranks, first: part.rank_offset };
-                let data = k.get_mut(y, rows.start * width..rows.end * width);
-                k.linear_part(a_out, n, b, Strided { data, stride: width, first: part.output_offset });
+                let a_out = Strided { data: &lora_a_out[..], stride: ranks, first: part.rank_offset };
+                let data = &mut y[rows.start * width..rows.end * width];
+                self.cpu.linear_part_add(a_out, n, b, Strided { data, stride: width, first: part.output_offset });
             }
         }
     }
@@ -100,35 +102,33 @@ impl<K: Kernels> Qwen3Model<K> {
     #[allow(clippy::too_many_arguments)]
     pub(super) fn add_lora_grad(
         &self,
-        k: &K,
-        adapter: &Adapter<K>,
+        adapter: &Adapter,
         layer: usize,
         group: ProjectionGroup,
-        n: usize,
-        x: &K::Buffer,
-        lora_a_out: &K::Buffer,
-        dy: &K::Buffer,
-        dx: &mut K::Buffer,
-        dlora_a_out: &mut K::Buffer,
-        grads: &mut K::Buffer,
+        x: &[f32],
+        lora_a_out: &[f32],
+        dy: &[f32],
+        dx: &mut [f32],
+        dlora_a_out: &mut Vec<f32>,
+        grads: &mut [f32],
     ) {
         let Some(at) = &adapter.layout.layers[layer][group as usize] else { return };
-        let (inputs, width) = (group.inputs(&self.config), group.outputs(&self.config));
+        let (cpu, n) = (self.cpu, self.positions.len());
+        let (inputs, width) = (group.inputs(&self.model.config), group.outputs(&self.model.config));
         let (ranks, rank) = (at.total_rank, adapter.layout.lora.rank);
-        k.reserve(dlora_a_out, n * ranks);
+        dlora_a_out.resize(n * ranks, 0.0);
         for part in &at.projections {
-            let dy = Strided { data: k.get(dy, 0..n * width), stride: width, first: part.output_offset };
-            let a_out = Strided { data: k.get(lora_a_out, 0..n * ranks), stride: ranks, first: part.rank_offset };
+            let dy = Strided { data: dy, stride: width, first: part.output_offset };
+            let a_out = Strided { data: lora_a_out, stride: ranks, first: part.rank_offset };
+            let da_out = Strided { data: &mut dlora_a_out[..], stride: ranks, first: part.rank_offset };
             let shape = (n, part.outputs, rank);
-            k.linear_part_weight_grad(dy, a_out, shape, k.get_mut(grads, part.lora_b.clone()));
-            let data = k.get_mut(dlora_a_out, 0..n * ranks);
-            let to = Strided { data, stride: ranks, first: part.rank_offset };
-            k.linear_part_input_grad(dy, k.get(&adapter.flat, part.lora_b.clone()), shape, to);
+            cpu.linear_part_weight_grad(dy, a_out, shape, &mut grads[part.lora_b.clone()]);
+            cpu.linear_part_input_grad(dy, &adapter.flat[part.lora_b.clone()], shape, da_out);
         }
         // The stored A output is already scaled; its gradient is not.
-        k.scale(k.get_mut(dlora_a_out, 0..n * ranks), adapter.layout.lora.scale());
-        let (d, shape) = (k.get(dlora_a_out, 0..n * ranks), (n, ranks, inputs));
-        k.linear_weight_grad(d, k.get(x, 0..n * inputs), shape, k.get_mut(grads, at.lora_a.clone()));
-        k.linear_input_grad(d, k.get(&adapter.flat, at.lora_a.clone()), shape, k.get_mut(dx, 0..n * inputs), true);
+        scale(dlora_a_out, adapter.layout.lora.scale());
+        let shape = (n, ranks, inputs);
+        cpu.linear_weight_grad(dlora_a_out, x, shape, &mut grads[at.lora_a.clone()]);
+        cpu.linear_input_grad_add(dlora_a_out, &adapter.flat[at.lora_a.clone()], shape, dx);
     }
 }

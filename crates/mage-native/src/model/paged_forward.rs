@@ -3,9 +3,10 @@
 //! The rows of all sequences share each GEMM; only attention reads each sequence's own KV blocks. In the last layer, rows
 //! without a logit query end once their keys and values are stored.
 
+use super::forward::ForwardPass;
 use super::workspace::LayerActivations;
 use super::{LoraSegment, Qwen3Model, Weights};
-use crate::cpu::{BLOCK_SIZE, BlockSlot, Kernels, PagedSpan, Strided};
+use crate::cpu::{BLOCK_SIZE, BlockSlot, Cpu, KvBlocks, PagedSpan, Strided, gather_rows};
 
 /// New tokens of many sequences with the same base weights.
 #[derive(Default)]
@@ -62,110 +63,76 @@ impl PagedBatch {
 }
 
 /// Buffers of a step, reused by later steps.
-pub(crate) struct PagedWorkspace<K: Kernels> {
-    state: K::Buffer,
-    next: K::Buffer,
-    activations: LayerActivations<K>,
-    queries: K::Buffer,
-    normed: K::Buffer,
-    inverse: K::Buffer,
-    logits: K::Buffer,
+#[derive(Default)]
+pub(crate) struct PagedWorkspace {
+    hidden: Vec<f32>,
+    next_hidden: Vec<f32>,
+    activations: LayerActivations,
+    queries: Vec<f32>,
+    normed: Vec<f32>,
+    rstd: Vec<f32>,
+    logits: Vec<f32>,
 }
 
-impl<K: Kernels> PagedWorkspace<K> {
-    pub(crate) fn new(k: &K) -> Self {
-        let b = || k.zeros(0);
-        PagedWorkspace {
-            state: b(),
-            next: b(),
-            activations: LayerActivations::new(k),
-            queries: b(),
-            normed: b(),
-            inverse: b(),
-            logits: b(),
-        }
-    }
-}
-
-impl<K: Kernels> Qwen3Model<K> {
+impl Qwen3Model {
     /// Runs all layers over a batch and stores its keys and values in `kv_blocks`. Calls `on_logits(first, count, logits)` for
     /// a few logit rows at a time. The LoRA segments are given twice: over all rows, and over the logit rows.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn paged_forward(
         &self,
-        k: &K,
-        w: &Weights<K>,
-        (lora, logit_lora): (&[LoraSegment<'_, K>], &[LoraSegment<'_, K>]),
+        cpu: &Cpu,
+        weights: &Weights,
+        (lora, logit_lora): (&[LoraSegment<'_>], &[LoraSegment<'_>]),
         batch: &PagedBatch,
         block_tables: &[u32],
-        kv_blocks: &K::KvBlocks,
-        s: &mut PagedWorkspace<K>,
-        mut on_logits: impl FnMut(usize, usize, K::Ref<'_>),
+        kv_blocks: &KvBlocks,
+        s: &mut PagedWorkspace,
+        mut on_logits: impl FnMut(usize, usize, &[f32]),
     ) {
         let (c, heads) = (&self.config, self.config.heads());
         let (d, v, n, m) = (c.hidden_size, c.vocab_size, batch.tokens.len(), batch.logit_rows.len());
         let max_len = batch.positions.iter().max().map_or(0, |p| *p as usize + 1);
-        let rope = self.rope(max_len);
-        s.activations.reserve(k, c, n);
-        for buffer in [&mut s.state, &mut s.next] {
-            k.reserve(buffer, n * d);
-        }
-        k.gather(k.get(&w.flat, self.layout.embed_tokens.clone()), &batch.tokens, d, k.get_mut(&mut s.state, 0..n * d));
+        let cos_sin = &self.cos_sin(max_len);
+        let pass = ForwardPass { model: self, cpu, weights, lora, positions: &batch.positions, cos_sin };
+        let PagedWorkspace { hidden, next_hidden, activations: a, queries, normed, rstd, logits } = s;
+        a.resize(c, n);
+        pass.embed_tokens(&batch.tokens, hidden);
+        next_hidden.resize(n * d, 0.0);
         for layer in 0..c.num_hidden_layers {
-            self.pre_attention(k, w, lora, layer, &batch.positions, &rope, &s.state, &mut s.activations);
-            let (qk, qkv) =
-                (k.get(&s.activations.qk, 0..n * heads.qk()), k.get(&s.activations.qkv, 0..n * heads.qkv()));
-            k.store_kv(heads, layer, &batch.slots, qk, qkv, kv_blocks);
+            pass.pre_attention(layer, hidden, a);
+            kv_blocks.store(layer, &batch.slots, &a.qk, &a.qkv);
             let last = layer + 1 == c.num_hidden_layers;
             if last && m == 0 {
                 return;
             }
-            if last && m < n {
+            let (pass, spans, q) = if last && m < n {
                 // Only the logit rows continue.
-                k.reserve(&mut s.queries, m * heads.qk());
-                k.gather(qk, &batch.logit_rows, heads.qk(), k.get_mut(&mut s.queries, 0..m * heads.qk()));
-                k.gather(k.get(&s.state, 0..n * d), &batch.logit_rows, d, k.get_mut(&mut s.next, 0..m * d));
-                std::mem::swap(&mut s.state, &mut s.next);
-                k.paged_attention(
-                    heads,
-                    layer,
-                    &batch.logit_spans,
-                    block_tables,
-                    Strided { data: k.get(&s.queries, 0..m * heads.qk()), stride: heads.qk(), first: 0 },
-                    kv_blocks,
-                    k.get_mut(&mut s.activations.attn_out, 0..m * heads.out()),
-                );
-                self.post_attention(k, w, logit_lora, layer, m, &s.state, &mut s.activations, &mut s.next);
+                queries.resize(m * heads.qk(), 0.0);
+                gather_rows(&a.qk, &batch.logit_rows, heads.qk(), queries);
+                next_hidden.resize(m * d, 0.0);
+                gather_rows(hidden, &batch.logit_rows, d, next_hidden);
+                std::mem::swap(hidden, next_hidden);
+                next_hidden.resize(m * d, 0.0);
+                a.resize(c, m);
+                (ForwardPass { lora: logit_lora, ..pass }, &batch.logit_spans, &*queries)
             } else {
-                k.paged_attention(
-                    heads,
-                    layer,
-                    &batch.spans,
-                    block_tables,
-                    Strided { data: qk, stride: heads.qk(), first: 0 },
-                    kv_blocks,
-                    k.get_mut(&mut s.activations.attn_out, 0..n * heads.out()),
-                );
-                self.post_attention(k, w, lora, layer, n, &s.state, &mut s.activations, &mut s.next);
-            }
-            std::mem::swap(&mut s.state, &mut s.next);
+                (pass, &batch.spans, &a.qk)
+            };
+            let q = Strided { data: &q[..], stride: heads.qk(), first: 0 };
+            cpu.paged_attention(layer, spans, block_tables, q, kv_blocks, &mut a.attn_out);
+            pass.post_attention(layer, hidden, a, next_hidden);
+            std::mem::swap(hidden, next_hidden);
         }
-        k.reserve(&mut s.normed, m * d);
-        k.reserve(&mut s.inverse, m);
-        k.rms_norm(
-            k.get(&s.state, 0..m * d),
-            k.get(&w.flat, self.layout.final_norm.clone()),
-            c.rms_norm_eps,
-            k.get_mut(&mut s.normed, 0..m * d),
-            k.get_mut(&mut s.inverse, 0..m),
-        );
+        normed.resize(m * d, 0.0);
+        rstd.resize(m, 0.0);
+        cpu.rms_norm(hidden, weights.param(&self.layout.final_norm), c.rms_norm_eps, normed, rstd);
         let step = self.logit_rows().min(m);
-        k.reserve(&mut s.logits, step * v);
+        logits.resize(step * v, 0.0);
         for from in (0..m).step_by(step) {
             let count = step.min(m - from);
-            let part = k.get(&s.normed, from * d..(from + count) * d);
-            k.linear(part, count, &w.lm_head, k.get_mut(&mut s.logits, 0..count * v), false);
-            on_logits(from, count, k.get(&s.logits, 0..count * v));
+            let logits = &mut logits[..count * v];
+            cpu.linear(&normed[from * d..(from + count) * d], &weights.lm_head, logits);
+            on_logits(from, count, logits);
         }
     }
 }

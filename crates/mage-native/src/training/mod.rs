@@ -14,8 +14,7 @@ mod state;
 mod tests;
 mod trainable_params;
 
-use crate::cpu::Cpu;
-use crate::cpu::{AdamW, Kernels};
+use crate::cpu::{self, AdamW, Cpu};
 use crate::engine::{EngineContext, write_model};
 use crate::model::PackedWorkspace;
 use crate::model::batch::{self, PackedChunk};
@@ -53,7 +52,7 @@ pub struct CpuTrainer {
     /// Gradient buffers by lane. A single lane accumulates into `grads` and its buffer stays empty.
     lanes: Vec<Vec<f32>>,
     /// Idle workspaces; as many exist as lanes ever ran at once.
-    workspaces: Mutex<Vec<PackedWorkspace<Cpu>>>,
+    workspaces: Mutex<Vec<PackedWorkspace>>,
     state: TrainerState,
     /// Digest of an adapter's base weights, computed on first use.
     base_digest: OnceLock<String>,
@@ -171,14 +170,14 @@ impl Trainer for CpuTrainer {
         let (params, len, recompute) = (self.params.base_and_adapter(), self.grads.len(), options.recompute);
         let workspaces = &self.workspaces;
         // Processes a lane's chunks in order, in the most recently used workspace, which is still in cache.
-        let work = |k: &Cpu, assigned: &[usize], grads: &mut Vec<f32>| {
+        let work = |cpu: &Cpu, assigned: &[usize], grads: &mut [f32]| {
             let free = workspaces.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            let mut workspace = free.unwrap_or_else(|| PackedWorkspace::new(k));
+            let mut workspace = free.unwrap_or_default();
             let stats: Vec<(usize, LossStats)> = assigned
                 .iter()
                 .map(|&i| {
                     let (chunk, mut stats) = (&chunks[i], LossStats::default());
-                    model.forward_backward(k, params, chunk, &mut workspace, grads, recompute, |p, predicted| {
+                    model.forward_backward(cpu, params, chunk, &mut workspace, grads, recompute, |p, predicted| {
                         stats.record(&chunk.predictions[p], predicted, loss)
                     });
                     (i, stats)
@@ -190,24 +189,21 @@ impl Trainer for CpuTrainer {
         let mut total = LossStats::default();
         if self.lanes.len() == 1 {
             let (all, grads): (Vec<usize>, _) = ((0..chunks.len()).collect(), &mut self.grads);
-            for (_, stats) in pool.install(|| work(&model.kernels, &all, grads)) {
+            for (_, stats) in pool.install(|| work(&model.cpu, &all, grads)) {
                 total.add(stats);
             }
         } else {
             let assignment = assign_chunks(&chunks, self.lanes.len());
             // With more threads than lanes, the kernels use the remaining threads.
-            let kernels = if pool.current_num_threads() > assignment.len() {
-                model.kernels
-            } else {
-                model.kernels.single_threaded()
-            };
+            let cpu =
+                if pool.current_num_threads() > assignment.len() { model.cpu } else { model.cpu.single_threaded() };
             let lanes = &mut self.lanes[..assignment.len()];
             let mut stats: Vec<(usize, LossStats)> = pool.install(|| {
                 let each = lanes.par_iter_mut().zip(&assignment).with_max_len(1);
                 each.flat_map_iter(|(grads, assigned)| {
                     grads.clear();
                     grads.resize(len, 0.0);
-                    work(&kernels, assigned, grads)
+                    work(&cpu, assigned, grads)
                 })
                 .collect()
             });
@@ -220,7 +216,7 @@ impl Trainer for CpuTrainer {
                 const PIECE: usize = 1 << 14;
                 self.grads.par_chunks_mut(PIECE).enumerate().for_each(|(i, sum)| {
                     for lane in lanes {
-                        kernels.add(&lane[i * PIECE..][..sum.len()], sum);
+                        cpu::add(&lane[i * PIECE..][..sum.len()], sum);
                     }
                 });
             });
@@ -232,10 +228,10 @@ impl Trainer for CpuTrainer {
     fn optim_step(&mut self, step: &OptimStep) -> Result<StepReport> {
         step.check()?;
         let shared = Arc::clone(&self.shared);
-        let k = &shared.model.kernels;
+        let cpu = &shared.model.cpu;
         let (tensors, flat) = self.params.params_mut(&shared.model);
         let squares: Vec<f64> =
-            shared.pool.install(|| tensors.iter().map(|t| k.sum_of_squares(&self.grads[t.range.clone()])).collect());
+            shared.pool.install(|| tensors.iter().map(|t| cpu.sum_of_squares(&self.grads[t.range.clone()])).collect());
         let norm = squares.iter().sum::<f64>().sqrt();
         if let Some(bad) = squares.iter().position(|s| !s.is_finite()) {
             let tensor = &tensors[bad];
@@ -249,7 +245,7 @@ impl Trainer for CpuTrainer {
             for tensor in tensors {
                 let weight_decay = if tensor.shape.len() > 1 { step.weight_decay } else { 0.0 };
                 let at = || tensor.range.clone();
-                k.adamw(
+                cpu.adamw(
                     AdamW { weight_decay, ..set },
                     &mut flat[at()],
                     &self.grads[at()],

@@ -2,7 +2,6 @@
 
 use super::{CpuTrainer, TrainableParams};
 use crate::cpu::AdamW;
-use crate::cpu::Cpu;
 use crate::engine::EngineContext;
 use crate::model::param_layout::ParamTensor;
 use crate::model::{Qwen3Model, WeightSet};
@@ -126,7 +125,7 @@ impl SavedParams<'_> {
     }
 
     /// Reads the trained parameters from a checkpoint. Fails if it was written for another model or adapter shape.
-    pub(super) fn read(&self, dir: &Path, state: &TrainerState, model: &Qwen3Model<Cpu>) -> Result<Vec<f32>> {
+    pub(super) fn read(&self, dir: &Path, state: &TrainerState, model: &Qwen3Model) -> Result<Vec<f32>> {
         let wrong = |problem: String| Err(Error::invalid(dir.display().to_string(), problem));
         match (self, NativeAdapter::is_in(dir)) {
             (SavedParams::Full, false) => {
@@ -262,7 +261,7 @@ pub(super) fn child_path(folder: &Path, file: &str) -> Result<PathBuf> {
     Ok(folder.join(file))
 }
 
-fn read_published(shared: &EngineContext, folder: &Path, p: &PublishedState) -> Result<WeightSet<Cpu>> {
+fn read_published(shared: &EngineContext, folder: &Path, p: &PublishedState) -> Result<WeightSet> {
     let model = &shared.model;
     let Some(file) = &p.file else {
         let base = shared.base.get().ok_or_else(|| {

@@ -3,7 +3,6 @@
 //! Weights are published atomically under a name with increasing versions. A request uses the version that is current when it
 //! is submitted.
 
-use crate::cpu::Cpu;
 use crate::model::WeightSet;
 use mage_engine::{Error, Result, WeightVersion, WeightsId, WeightsName};
 use std::collections::BTreeMap;
@@ -11,7 +10,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 /// Weights on a device.
 pub(crate) enum DeviceWeights {
-    Cpu(WeightSet<Cpu>),
+    Cpu(WeightSet),
     Cuda(GpuWeights),
 }
 
@@ -29,7 +28,7 @@ impl GpuWeights {
 
 impl DeviceWeights {
     /// The weights in CPU memory. Panics for weights on a GPU, which never reach the CPU backend.
-    pub(crate) fn cpu(&self) -> &WeightSet<Cpu> {
+    pub(crate) fn cpu(&self) -> &WeightSet {
         match self {
             DeviceWeights::Cpu(set) => set,
             DeviceWeights::Cuda(_) => unreachable!("GPU weights in the CPU backend"),

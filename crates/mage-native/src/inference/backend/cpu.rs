@@ -6,8 +6,7 @@
 
 use super::super::sequence::{LogitQuery, LogitResult, SequenceTable};
 use super::{ModelBackend, SequenceSlice, StepExecutor, StepInputs};
-use crate::cpu::Cpu;
-use crate::cpu::{BLOCK_SIZE, Kernels, Target, TokenLogprob};
+use crate::cpu::{BLOCK_SIZE, Cpu, KvBlocks, Target, TokenLogprob};
 use crate::engine::EngineContext;
 use crate::inference::sampling::{self, SamplingScratch};
 use crate::model::{LoraSegment, PagedBatch, PagedWorkspace, WeightSet};
@@ -28,7 +27,7 @@ const LARGE_WEIGHTS_BYTES: usize = 24 << 20;
 /// The CPU backend: KV cache and weights in use.
 pub(crate) struct CpuBackend {
     shared: Arc<EngineContext>,
-    kv_blocks: <Cpu as Kernels>::KvBlocks,
+    kv_blocks: KvBlocks,
     /// By weight slot; set while sequences use them.
     weights: Vec<Option<Arc<DeviceWeights>>>,
     /// The last writer of each block: (step, slice).
@@ -42,9 +41,10 @@ pub(crate) struct CpuBackend {
 }
 
 /// Buffers of a task, reused by later tasks.
+#[derive(Default)]
 struct TaskWorkspace {
     batch: PagedBatch,
-    step: PagedWorkspace<Cpu>,
+    step: PagedWorkspace,
     scratch: SamplingScratch,
     /// Logit queries: sequence, position, result index.
     queries: Vec<(u32, usize, usize)>,
@@ -52,9 +52,9 @@ struct TaskWorkspace {
 
 impl CpuBackend {
     pub(crate) fn new(shared: Arc<EngineContext>, kv_blocks: u32) -> Self {
-        let (config, kernels) = (&shared.model.config, &shared.model.kernels);
+        let config = &shared.model.config;
         CpuBackend {
-            kv_blocks: kernels.alloc_kv_blocks(config.heads(), config.num_hidden_layers, kv_blocks as usize),
+            kv_blocks: KvBlocks::new(config.heads(), config.num_hidden_layers, kv_blocks as usize),
             weights: Vec::new(),
             writers: vec![(0, 0); kv_blocks as usize],
             steps: 0,
@@ -128,18 +128,13 @@ impl CpuBackend {
 
     fn run_task(
         &self,
-        k: &Cpu,
+        cpu: &Cpu,
         step: &StepInputs,
         sequences: &SequenceTable,
         task: Range<usize>,
     ) -> Vec<(usize, LogitResult)> {
         let free = self.workspaces.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut workspace = free.unwrap_or_else(|| TaskWorkspace {
-            batch: PagedBatch::default(),
-            step: PagedWorkspace::new(k),
-            scratch: SamplingScratch::default(),
-            queries: Vec::new(),
-        });
+        let mut workspace = free.unwrap_or_default();
         let TaskWorkspace { batch, step: buffers, scratch, queries } = &mut workspace;
         batch.clear();
         queries.clear();
@@ -164,20 +159,20 @@ impl CpuBackend {
         let logit_lora = self.lora_segments(step, slices, |slice| slice.num_logits);
         let lora = (&lora[..], &logit_lora[..]);
         model.paged_forward(
-            k,
+            cpu,
             weights,
             lora,
             batch,
             &step.block_tables,
             &self.kv_blocks,
             buffers,
-            |from, count, logits: &[f32]| {
+            |from, count, logits| {
                 for ((sequence, position, index), logits) in
                     queries[from..from + count].iter().zip(logits.chunks_exact(vocab_size))
                 {
                     results.push((
                         *index,
-                        evaluate_query(k, sequences.at(*sequence).logit_query(*position), logits, scratch),
+                        evaluate_query(cpu, sequences.at(*sequence).logit_query(*position), logits, scratch),
                     ));
                 }
             },
@@ -192,8 +187,8 @@ impl CpuBackend {
         step: &StepInputs,
         slices: &[u32],
         count: impl Fn(&SequenceSlice) -> usize,
-    ) -> Vec<LoraSegment<'_, Cpu>> {
-        let mut all: Vec<LoraSegment<'_, Cpu>> = Vec::new();
+    ) -> Vec<LoraSegment<'_>> {
+        let mut all: Vec<LoraSegment<'_>> = Vec::new();
         let mut last = None;
         let mut row = 0;
         for slice in slices.iter().map(|p| &step.slices[*p as usize]) {
@@ -213,13 +208,13 @@ impl CpuBackend {
     }
 }
 
-fn weight_set(slots: &[Option<Arc<DeviceWeights>>], index: u32) -> &WeightSet<Cpu> {
+fn weight_set(slots: &[Option<Arc<DeviceWeights>>], index: u32) -> &WeightSet {
     slots[index as usize].as_ref().expect("weights stay set while sequences use them").cpu()
 }
 
 /// Evaluates a query on one row of logits. Non-finite logits give a NaN log-probability.
 pub(crate) fn evaluate_query(
-    k: &Cpu,
+    cpu: &Cpu,
     query: LogitQuery<'_>,
     logits: &[f32],
     scratch: &mut SamplingScratch,
@@ -230,10 +225,10 @@ pub(crate) fn evaluate_query(
             let mut rng = Seed::new(params.seed).child("sample").at(index as u64).rng();
             let allowed = cursor.and_then(ActionCursor::allowed);
             let tokens = allowed.map(|a| &a[..]);
-            match sampling::sample(k.level(), logits, tokens, params, &mut rng, scratch) {
+            match sampling::sample(cpu.level(), logits, tokens, params, &mut rng, scratch) {
                 Some(sampled) => {
                     let target = Target { token: sampled.token, allowed };
-                    k.token_logprobs(logits, logits.len(), &[target], &mut logprob);
+                    cpu.token_logprobs(logits, logits.len(), &[target], &mut logprob);
                     LogitResult {
                         token: sampled.token,
                         logprob: logprob[0].logprob,
@@ -245,7 +240,7 @@ pub(crate) fn evaluate_query(
             }
         }
         LogitQuery::Score { token, allowed } => {
-            k.token_logprobs(logits, logits.len(), &[Target { token, allowed }], &mut logprob);
+            cpu.token_logprobs(logits, logits.len(), &[Target { token, allowed }], &mut logprob);
             LogitResult { token, logprob: logprob[0].logprob, aux: logprob[0].entropy, trie_node: None }
         }
     }
@@ -253,8 +248,7 @@ pub(crate) fn evaluate_query(
 
 impl StepExecutor for CpuBackend {
     fn execute(&mut self, step: &StepInputs, sequences: &SequenceTable, results: &mut [LogitResult]) -> Result<()> {
-        let kernels = self.shared.model.kernels;
-        kernels.copy_blocks(&mut self.kv_blocks, &step.block_copies);
+        self.kv_blocks.copy(&step.block_copies);
         self.check_block_writers(step);
         self.assign_tasks(step);
         let (this, mut write) = (&*self, |all: Vec<(usize, LogitResult)>| {
@@ -262,13 +256,14 @@ impl StepExecutor for CpuBackend {
                 results[index] = result;
             }
         });
+        let cpu = &this.shared.model.cpu;
         match &this.tasks[..] {
             [] => {}
-            [task] => write(this.run_task(&kernels, step, sequences, task.clone())),
+            [task] => write(this.run_task(cpu, step, sequences, task.clone())),
             tasks => {
                 let enough = tasks.len() >= rayon::current_num_threads();
-                let k = if enough { kernels.single_threaded() } else { kernels };
-                let run = |task: &Range<usize>| this.run_task(&k, step, sequences, task.clone());
+                let cpu = if enough { cpu.single_threaded() } else { *cpu };
+                let run = |task: &Range<usize>| this.run_task(&cpu, step, sequences, task.clone());
                 let all: Vec<_> = tasks.par_iter().with_max_len(1).map(run).collect();
                 all.into_iter().for_each(write);
             }

@@ -1,8 +1,7 @@
 //! LoRA adapters in memory, independent of any device.
 
 use super::{LoraConfig, LoraLayout, PROJECTION_GROUPS};
-use crate::cpu::Cpu;
-use crate::cpu::Kernels;
+use crate::cpu::{Cpu, scale};
 use crate::gpu::lora_layout;
 use crate::model::param_layout::ParamLayout;
 use crate::weights::hf_config::Config;
@@ -87,7 +86,7 @@ impl NativeAdapter {
 
     /// Adds the adapter to base weights: `W += (alpha / rank)·B·A`.
     pub(crate) fn merge_into(&self, config: &Config, weights: &mut [f32]) {
-        let (k, base, rank) = (Cpu::new(), ParamLayout::new(config), self.lora().rank);
+        let (cpu, base, rank) = (Cpu::new(), ParamLayout::new(config), self.lora().rank);
         for (groups, at) in self.layout.layers.iter().zip(&base.layers) {
             for (g, group) in PROJECTION_GROUPS.iter().zip(groups) {
                 let inputs = g.inputs(config);
@@ -95,10 +94,10 @@ impl NativeAdapter {
                     let (group, part) = part;
                     let a = group.lora_a.start + part.rank_offset * inputs;
                     let mut b = self.flat[part.lora_b.clone()].to_vec();
-                    k.scale(&mut b, self.lora().scale());
+                    scale(&mut b, self.lora().scale());
                     let first = g.frozen(at).start + part.output_offset * inputs;
                     let sum = &mut weights[first..first + part.outputs * inputs];
-                    k.linear_input_grad(&b, &self.flat[a..a + rank * inputs], (part.outputs, rank, inputs), sum, true);
+                    cpu.linear_input_grad_add(&b, &self.flat[a..a + rank * inputs], (part.outputs, rank, inputs), sum);
                 }
             }
         }
