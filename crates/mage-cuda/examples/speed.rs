@@ -49,11 +49,11 @@ fn layout(c: &ModelShape) -> GpuParamLayout {
     let (d, q, kv) = (c.hidden_size, c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim);
     let embed_tokens = alloc(c.vocab_size * d);
     let layers = (0..c.num_layers).map(|_| GpuLayerLayout {
-        input_norm: alloc(d),
+        input_layernorm: alloc(d),
         qkv_proj: alloc((q + 2 * kv) * d),
         qk_norm: alloc(2 * c.head_dim),
         o_proj: alloc(d * q),
-        post_attention_norm: alloc(d),
+        post_attention_layernorm: alloc(d),
         gate_up_proj: alloc(2 * c.intermediate_size * d),
         down_proj: alloc(d * c.intermediate_size),
     });
@@ -121,7 +121,7 @@ fn random_weights(p: &GpuParamLayout) -> Vec<f32> {
         }
     });
     for l in &p.layers {
-        for norm in [&l.input_norm, &l.post_attention_norm, &l.qk_norm] {
+        for norm in [&l.input_layernorm, &l.post_attention_layernorm, &l.qk_norm] {
             all[norm.clone()].fill(1.0);
         }
     }

@@ -225,7 +225,7 @@ impl CudaModel {
         (residual, rstd, normed, gate_up, mlp_act): (u64, u64, u64, u64, u64),
         y: u64,
     ) -> Result<()> {
-        let norm_weight = weights.0.at(self.layout.layers[layer].post_attention_norm.start);
+        let norm_weight = weights.0.at(self.layout.layers[layer].post_attention_layernorm.start);
         self.linear(s, cublas, weights, (layer, GpuProjectionGroup::Out), n, attn_out, Some(x), residual)?;
         self.rms_norm(s, residual, norm_weight, n, normed, rstd)?;
         self.linear(s, cublas, weights, (layer, GpuProjectionGroup::GateUp), n, normed, None, gate_up)?;

@@ -101,7 +101,7 @@ impl ModelShape {
 #[derive(Clone, Debug)]
 pub struct GpuLayerLayout {
     /// RMSNorm before attention.
-    pub input_norm: Range<usize>,
+    pub input_layernorm: Range<usize>,
     /// Query, key and value projections.
     pub qkv_proj: Range<usize>,
     /// RMSNorm weights of queries, then of keys.
@@ -109,7 +109,7 @@ pub struct GpuLayerLayout {
     /// Attention output projection.
     pub o_proj: Range<usize>,
     /// RMSNorm before the MLP.
-    pub post_attention_norm: Range<usize>,
+    pub post_attention_layernorm: Range<usize>,
     /// Gate projection, then up projection.
     pub gate_up_proj: Range<usize>,
     /// MLP output projection.

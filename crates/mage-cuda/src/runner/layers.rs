@@ -27,7 +27,7 @@ impl ModelRunner {
             let norms = w.at(layout.qk_norm.start);
             let ModelRunner { stream: s, cublas, workspace, .. } = self;
             let (normed, qkv, qk) = (workspace.normed.at(0), workspace.qkv.at(0), workspace.qk.at(0));
-            model.rms_norm(s, hidden, w.at(layout.input_norm.start), rows, normed, 0)?;
+            model.rms_norm(s, hidden, w.at(layout.input_layernorm.start), rows, normed, 0)?;
             let lora = LoraWithScratch::new(weights.adapter, &workspace.lora_a_out);
             model.linear(s, cublas, (w, lora), (layer, GpuProjectionGroup::Qkv), rows, normed, None, qkv)?;
             self.attend_decode(num_decode, offsets, norms, kv_cache, false)?;
@@ -95,7 +95,7 @@ impl ModelRunner {
         let (hidden, normed, squares) = (workspace.hidden.at(0), workspace.normed.at(0), workspace.squares.at(0));
         let (qkv, attn_out, mlp_act) = (workspace.qkv.at(0), workspace.attn_out.at(0), workspace.mlp_act.at(0));
         if let Some(first) = layers.first() {
-            model.rms_norm(s, hidden, w.at(first.input_norm.start), rows, normed, 0)?;
+            model.rms_norm(s, hidden, w.at(first.input_layernorm.start), rows, normed, 0)?;
         }
         let dims = |outputs, inputs| GemmDims { rows, outputs, inputs };
         let unnormed = GemmInput { rows: normed, squares };
@@ -120,11 +120,11 @@ impl ModelRunner {
                 attn_out,
                 out,
                 hidden,
-                for_norm(&layout.post_attention_norm),
+                for_norm(&layout.post_attention_layernorm),
             )?;
             model.fused_gemm_swiglu(s, dims(shape.intermediate_size, d), unnormed, gate_up, mlp_act)?;
             let down = gemm_weights(&layout.down_proj, next.map(|next| &next.qkv_proj));
-            let after = next.map_or(NormEpilogue::default(), |next| for_norm(&next.input_norm));
+            let after = next.map_or(NormEpilogue::default(), |next| for_norm(&next.input_layernorm));
             model.fused_gemm_add(s, dims(d, shape.intermediate_size), mlp_act, down, hidden, after)?;
         }
         Ok(())

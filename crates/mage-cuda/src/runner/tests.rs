@@ -17,11 +17,11 @@ fn layout(c: &ModelShape) -> GpuParamLayout {
     let d = c.hidden_size;
     let embed_tokens = alloc(c.vocab_size * d);
     let layers = (0..c.num_layers).map(|_| GpuLayerLayout {
-        input_norm: alloc(d),
+        input_layernorm: alloc(d),
         qkv_proj: alloc(c.qkv_dim() * d),
         qk_norm: alloc(2 * c.head_dim),
         o_proj: alloc(d * c.attn_out_dim()),
-        post_attention_norm: alloc(d),
+        post_attention_layernorm: alloc(d),
         gate_up_proj: alloc(2 * c.intermediate_size * d),
         down_proj: alloc(d * c.intermediate_size),
     });

@@ -71,7 +71,7 @@ impl ModelTrainer {
     pub(super) fn layer_grad(&mut self, layer: usize, n: usize, activations: usize) -> Result<()> {
         let (norm1, norm2) = {
             let at = &self.model.layout.layers[layer];
-            (at.input_norm.start, at.post_attention_norm.start)
+            (at.input_layernorm.start, at.post_attention_layernorm.start)
         };
         let workspace = &self.workspace;
         let a: &GpuLayerActivations = &workspace.activations[activations];

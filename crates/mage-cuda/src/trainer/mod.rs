@@ -370,7 +370,7 @@ impl ModelTrainer {
         let (x, y, a): (u64, u64, &GpuLayerActivations) =
             (workspace.hidden[layer].at(0), workspace.hidden[layer + 1].at(0), &workspace.activations[activations]);
         let normed = workspace.normed.at(0);
-        model.rms_norm(s, x, w.at(layout.input_norm.start), n, normed, a.input_rstd.at(0))?;
+        model.rms_norm(s, x, w.at(layout.input_layernorm.start), n, normed, a.input_rstd.at(0))?;
         model.linear(s, cublas, (w, lora), (layer, GpuProjectionGroup::Qkv), n, normed, None, a.qkv.at(0))?;
         let positions = device_inputs.at(input_layout.positions);
         let rstd = a.head_rstd.at(0);

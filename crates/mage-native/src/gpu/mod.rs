@@ -270,11 +270,11 @@ fn shape(c: &Config) -> ModelShape {
 
 fn param_layout(l: &ParamLayout) -> mage_cuda::GpuParamLayout {
     let layers = l.layers.iter().map(|at| mage_cuda::GpuLayerLayout {
-        input_norm: at.input_norm.clone(),
+        input_layernorm: at.input_layernorm.clone(),
         qkv_proj: at.qkv_proj.clone(),
         qk_norm: at.qk_norm.clone(),
         o_proj: at.o_proj.clone(),
-        post_attention_norm: at.post_attention_norm.clone(),
+        post_attention_layernorm: at.post_attention_layernorm.clone(),
         gate_up_proj: at.gate_up_proj.clone(),
         down_proj: at.down_proj.clone(),
     });

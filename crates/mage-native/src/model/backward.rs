@@ -103,8 +103,8 @@ impl ForwardPass<'_> {
         projection_backward(ProjectionGroup::Down, &a.mlp_act, dhidden, dmlp_act, grads);
         cpu.swiglu_grad(dmlp_act, &a.gate_up, f, dgate_up);
         projection_backward(ProjectionGroup::GateUp, &a.post_attn_normed, dgate_up, dnormed, grads);
-        let norm = weights.param(&at.post_attention_norm);
-        let dnorm = full.then(|| &mut grads[at.post_attention_norm.clone()]);
+        let norm = weights.param(&at.post_attention_layernorm);
+        let dnorm = full.then(|| &mut grads[at.post_attention_layernorm.clone()]);
         cpu.rms_norm_grad(dnormed, &a.residual, norm, &a.post_attn_rstd, dhidden, dnorm);
 
         projection_backward(ProjectionGroup::Out, &a.attn_out, dhidden, dattn_out, grads);
@@ -113,8 +113,8 @@ impl ForwardPass<'_> {
         let dnorm = full.then(|| &mut grads[at.qk_norm.clone()]);
         cpu.qk_norm_rope_grad(self.qk_norm_rope(layer), dqk, &a.qkv, &a.qk_rstd, dqkv, dnorm);
         projection_backward(ProjectionGroup::Qkv, &a.input_normed, dqkv, dnormed, grads);
-        let norm = weights.param(&at.input_norm);
-        let dnorm = full.then(|| &mut grads[at.input_norm.clone()]);
+        let norm = weights.param(&at.input_layernorm);
+        let dnorm = full.then(|| &mut grads[at.input_layernorm.clone()]);
         cpu.rms_norm_grad(dnormed, &hidden[layer], norm, &a.input_rstd, dhidden, dnorm);
     }
 }

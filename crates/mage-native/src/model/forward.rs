@@ -41,7 +41,7 @@ impl ForwardPass<'_> {
     pub(super) fn pre_attention(&self, layer: usize, x: &[f32], a: &mut LayerActivations) {
         let ForwardPass { model, cpu, weights, .. } = *self;
         let (at, packed) = (&model.layout.layers[layer], &weights.layers[layer]);
-        let norm = weights.param(&at.input_norm);
+        let norm = weights.param(&at.input_layernorm);
         cpu.rms_norm(x, norm, model.config.rms_norm_eps, &mut a.input_normed, &mut a.input_rstd);
         cpu.linear(&a.input_normed, &packed.qkv_proj, &mut a.qkv);
         self.add_lora(layer, ProjectionGroup::Qkv, &a.input_normed, &mut a.qkv, &mut a.lora_a_out);
@@ -56,7 +56,7 @@ impl ForwardPass<'_> {
         cpu.linear_add(&a.attn_out, &packed.o_proj, &mut a.residual);
         self.add_lora(layer, ProjectionGroup::Out, &a.attn_out, &mut a.residual, &mut a.lora_a_out);
 
-        let norm = weights.param(&at.post_attention_norm);
+        let norm = weights.param(&at.post_attention_layernorm);
         cpu.rms_norm(&a.residual, norm, model.config.rms_norm_eps, &mut a.post_attn_normed, &mut a.post_attn_rstd);
         cpu.linear(&a.post_attn_normed, &packed.gate_up_proj, &mut a.gate_up);
         self.add_lora(layer, ProjectionGroup::GateUp, &a.post_attn_normed, &mut a.gate_up, &mut a.lora_a_out);

@@ -17,11 +17,11 @@ pub(crate) struct ParamTensor {
 /// Ranges of a layer's parameters.
 #[derive(Clone, Debug)]
 pub(crate) struct LayerLayout {
-    pub(crate) input_norm: Range<usize>,
+    pub(crate) input_layernorm: Range<usize>,
     pub(crate) qkv_proj: Range<usize>,
     pub(crate) qk_norm: Range<usize>,
     pub(crate) o_proj: Range<usize>,
-    pub(crate) post_attention_norm: Range<usize>,
+    pub(crate) post_attention_layernorm: Range<usize>,
     pub(crate) gate_up_proj: Range<usize>,
     pub(crate) down_proj: Range<usize>,
 }
@@ -54,18 +54,26 @@ impl ParamLayout {
             .map(|i| {
                 let mut alloc = |name: &str, shape: &[usize]| alloc(format!("model.layers.{i}.{name}.weight"), shape);
                 let (q, kv) = (c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim);
-                let input_norm = alloc("input_layernorm", &[d]);
+                let input_layernorm = alloc("input_layernorm", &[d]);
                 let qkv_proj = alloc("self_attn.q_proj", &[q, d]).start;
                 alloc("self_attn.k_proj", &[kv, d]);
                 let qkv_proj = qkv_proj..alloc("self_attn.v_proj", &[kv, d]).end;
                 let qk_norm = alloc("self_attn.q_norm", &[c.head_dim]).start;
                 let qk_norm = qk_norm..alloc("self_attn.k_norm", &[c.head_dim]).end;
                 let o_proj = alloc("self_attn.o_proj", &[d, q]);
-                let post_attention_norm = alloc("post_attention_layernorm", &[d]);
+                let post_attention_layernorm = alloc("post_attention_layernorm", &[d]);
                 let gate_up_proj = alloc("mlp.gate_proj", &[c.intermediate_size, d]).start;
                 let gate_up_proj = gate_up_proj..alloc("mlp.up_proj", &[c.intermediate_size, d]).end;
                 let down_proj = alloc("mlp.down_proj", &[d, c.intermediate_size]);
-                LayerLayout { input_norm, qkv_proj, qk_norm, o_proj, post_attention_norm, gate_up_proj, down_proj }
+                LayerLayout {
+                    input_layernorm,
+                    qkv_proj,
+                    qk_norm,
+                    o_proj,
+                    post_attention_layernorm,
+                    gate_up_proj,
+                    down_proj,
+                }
             })
             .collect();
         let final_norm = alloc("model.norm.weight".to_owned(), &[d]);
