@@ -6,7 +6,6 @@
 mod action;
 mod chat;
 mod error;
-mod executor;
 mod forest;
 mod loss;
 mod message;
@@ -20,7 +19,6 @@ mod weights;
 pub use action::{ActionCursor, ActionSet, Allowed};
 pub use chat::{ChatCompletion, ChatPolicy, ChatRequest, ChatUsage, RenderedPolicy};
 pub use error::{Error, Result, truncate_chars};
-pub use executor::{block_on, for_each_concurrent};
 pub use forest::{PerToken, Segment, TokenClass, TokenForest, TokenInputs};
 pub use loss::{EntropyTerm, KlForm, KlTerm, Loss, Objective, Reduction, TokenLoss};
 pub use message::{ChatMessage, ChatRole};

@@ -6,7 +6,8 @@
 //! `out.json` has the log-probability of every token, that is the logits up to a constant, from the trainer and from
 //! the sampler. `conformance/cuda` compares them with torch.
 
-use mage_engine::{Loss, Objective, PerToken, Sampler, ScoreRequest, Segment, TokenForest, Trainer, block_on};
+use futures_executor::block_on;
+use mage_engine::{Loss, Objective, PerToken, Sampler, ScoreRequest, Segment, TokenForest, Trainer};
 use mage_native::{CudaTrainer, EngineOptions, NativeModel, NativeSampler};
 use serde::Deserialize;
 use std::error::Error;

@@ -5,7 +5,9 @@
 //! responses of `completion_tokens` tokens. With `adapters`, requests use that many adapters in rotation, of rank `rank` on all
 //! projections.
 
-use mage_engine::{SampleRequest, Sampler, SamplingParams, WeightsName, for_each_concurrent};
+use futures_executor::block_on_stream;
+use futures_util::{StreamExt, stream};
+use mage_engine::{SampleRequest, Sampler, SamplingParams, WeightsName};
 use mage_native::{Config, DEFAULT_INIT_STD, EngineOptions, LoraConfig, NativeAdapter, NativeModel};
 use mage_rng::Seed;
 use rand::RngExt;
@@ -71,10 +73,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         });
         let (mut tokens, mut failure) = (0, None);
         let start = Instant::now();
-        for_each_concurrent(futures, batch, |_, result| match result {
-            Ok(s) => tokens += s.tokens.len(),
-            Err(e) => failure = Some(e),
-        });
+        for result in block_on_stream(stream::iter(futures).buffer_unordered(batch.max(1))) {
+            match result {
+                Ok(s) => tokens += s.tokens.len(),
+                Err(e) => failure = Some(e),
+            }
+        }
         failure.map_or(Ok((start.elapsed().as_secs_f64(), tokens)), Err)
     };
     run(requests.min(4 * batch), 1)?; // warm-up

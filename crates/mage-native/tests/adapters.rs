@@ -1,8 +1,9 @@
 //! LoRA adapters in the sampler: batches of several adapters, versions, merging, and adapter directories.
 
+use futures_executor::block_on;
 use mage_engine::{
     Loss, Objective, OptimStep, PerToken, SampleRequest, Sampler, SamplingParams, ScoreRequest, TokenForest, Trainer,
-    WeightsName, block_on,
+    WeightsName,
 };
 use mage_native::{
     Config, EngineOptions, LoraConfig, NativeAdapter, NativeModel, NativeSampler, Projection, WeightDtype,

@@ -1,8 +1,8 @@
 //! Edge cases of sampler requests: invalid input, memory pressure, admission, cancellation, streams and action masks.
 
-use mage_engine::{
-    ActionSet, FinishReason, SampleRequest, Sampler, SamplingParams, ScoreRequest, block_on, for_each_concurrent,
-};
+use futures_executor::{block_on, block_on_stream};
+use futures_util::{StreamExt, future::join_all, stream};
+use mage_engine::{ActionSet, FinishReason, SampleRequest, Sampler, SamplingParams, ScoreRequest};
 use mage_native::{Config, EngineOptions, NativeModel, NativeSampler, WeightDtype};
 use mage_rng::Seed;
 use std::task::{Context, Waker};
@@ -107,9 +107,7 @@ fn full_kv_cache_delays_requests_and_loses_none() {
     let sampler = sampler();
     // Forty sequences of up to 400 tokens exceed 8192.
     let requests: Vec<SampleRequest> = (0..40).map(|i| request(200, 200, i)).collect();
-    let mut samples = vec![None; requests.len()];
-    let futures = requests.iter().map(|r| sampler.sample(r.clone()));
-    for_each_concurrent(futures, 40, |i, sample| samples[i] = Some(sample.unwrap()));
+    let samples = block_on(join_all(requests.iter().map(|r| sampler.sample(r.clone()))));
     for (r, sample) in requests.iter().zip(samples) {
         assert!(sample.unwrap() == sampler.generate(r, |_| ()).unwrap());
     }
@@ -137,10 +135,8 @@ fn requests_beyond_the_admission_limit_wait_in_their_futures() {
         assert!(block_on(future).unwrap() == sampler.generate(r, |_| ()).unwrap());
     }
     // All at once; streams and scores wait in the same way.
-    let mut completed = 0;
-    let futures = requests.iter().map(|r| sampler.sample(r.clone()));
-    for_each_concurrent(futures, 50, |_, s| completed += usize::from(s.is_ok()));
-    assert_eq!(completed, 50);
+    let samples = block_on(join_all(requests.iter().map(|r| sampler.sample(r.clone()))));
+    assert_eq!(samples.iter().filter(|s| s.is_ok()).count(), 50);
     let mut streams: Vec<_> = requests[..9].iter().map(|r| sampler.stream(r.clone()).unwrap()).collect();
     let score = ScoreRequest { tokens: vec![1, 2, 3], from: 1, ..Default::default() };
     assert_eq!(block_on(sampler.score(score)).unwrap().logprobs.len(), 2);
@@ -217,12 +213,12 @@ fn masked_samples_follow_scored_probabilities() {
         r.allowed = Some(set.clone());
         sampler.sample(r)
     });
-    for_each_concurrent(futures, 500, |_, s| {
+    for s in block_on_stream(stream::iter(futures).buffer_unordered(500)) {
         let s = s.unwrap();
         assert!(s.finish == FinishReason::Stop && s.tokens.last() == Some(&29));
         let action = &s.tokens[..s.tokens.len() - 1];
         counts[actions.iter().position(|a| a == action).expect("an action of the set")] += 1.0;
-    });
+    }
     let chi: f64 = counts.iter().zip(&probabilities).map(|(c, p)| (c - p * n as f64).powi(2) / (p * n as f64)).sum();
     assert!(
         chi < 16.3,
@@ -242,7 +238,9 @@ fn memory_stays_flat_over_a_million_requests() {
     let run = |from: u64, count: u64| {
         let futures =
             (from..from + count).map(|i| sampler.sample(request(5 + (i % 20) as usize, 1 + (i % 4) as u32, i)));
-        for_each_concurrent(futures, 300, |_, s| assert!(s.is_ok()));
+        for s in block_on_stream(stream::iter(futures).buffer_unordered(300)) {
+            assert!(s.is_ok());
+        }
     };
     run(0, 50_000);
     let before = resident_kib();

@@ -1,8 +1,9 @@
 //! Random schedules: every request gets the bits of unbatched decoding, whatever runs concurrently.
 
+use futures_executor::block_on;
 use mage_engine::{
     ActionSet, Allowed, BoxFuture, FinishReason, Loss, Objective, OptimStep, PerToken, Result, Sample, SampleRequest,
-    Sampler, SamplingParams, ScoreRequest, Scores, TokenForest, Trainer, WeightsName, block_on,
+    Sampler, SamplingParams, ScoreRequest, Scores, TokenForest, Trainer, WeightsName,
 };
 use mage_native::{
     Config, CpuTrainer, EngineOptions, LoraConfig, NativeAdapter, NativeModel, NativeSampler, Projection, SamplerStats,

@@ -11,7 +11,6 @@
 
 mod fingerprint;
 mod http;
-mod join;
 pub mod openai;
 pub mod tinker;
 mod unique_tag;

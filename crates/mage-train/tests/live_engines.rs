@@ -2,7 +2,8 @@
 //! with the model in `MAGE_ENGINE_MODEL`, as started by `conformance/engines/run.py`. Skipped with a message if these
 //! are not set.
 
-use mage_engine::{Loss, Objective, OptimStep, PerToken, Sampler, ScoreRequest, TokenForest, Trainer, block_on};
+use futures_executor::block_on;
+use mage_engine::{Loss, Objective, OptimStep, PerToken, Sampler, ScoreRequest, TokenForest, Trainer};
 use mage_native::{EngineOptions, NativeAdapter, NativeModel};
 use mage_remote::{
     Fingerprint, StatusLog, Timeouts, TinkerServer, TinkerSettings, TinkerTrainer, VllmPool, VllmPoolSettings,

@@ -74,7 +74,7 @@ impl std::error::Error for Interrupted {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mage_engine::block_on;
+    use futures_executor::block_on;
     use std::future::{pending, ready};
 
     #[test]

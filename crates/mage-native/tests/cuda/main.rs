@@ -8,9 +8,10 @@ mod adapters;
 mod sampling;
 mod training;
 
+use futures_executor::block_on;
 use mage_engine::{
     ActionSet, Loss, Objective, OptimStep, PerToken, SampleRequest, Sampler, SamplingParams, ScoreRequest, Scores,
-    Segment, TokenForest, Trainer, WeightsName, block_on,
+    Segment, TokenForest, Trainer, WeightsName,
 };
 use mage_native::{
     Config, CpuTrainer, CudaTrainer, Device, EngineOptions, LoraConfig, NativeAdapter, NativeModel, NativeSampler,

@@ -390,7 +390,7 @@ mod tests {
         let status_log = StatusLog::new(move |line| sink.lock().unwrap().push(line.to_owned()));
         let http = HttpClient::new(&format!("http://{address}"), None, timeouts, status_log).unwrap();
         let request = HttpRequest::get("health");
-        let all = crate::join::join_all((0..8).map(|_| http.send(&request))).await;
+        let all = futures_util::future::join_all((0..8).map(|_| http.send(&request))).await;
         assert!(all.iter().all(|one| matches!(one, Err(HttpError::Unreachable(_)))));
         let log = log.lock().unwrap();
         assert!(log.len() == 1 && log[0].contains("retrying for up to"), "{log:?}");

@@ -154,7 +154,7 @@ mod tests {
         let http = HttpClient::new(&format!("http://{address}"), None, timeouts, status_log).unwrap();
         let request = HttpRequest::get("health");
         // Staggered, so that most requests hang when the first sees the recovery.
-        let all = crate::join::join_all((0..12).map(async |i| {
+        let all = futures_util::future::join_all((0..12).map(async |i| {
             tokio::time::sleep(Duration::from_millis(25) * i).await;
             http.send(&request).await
         }));

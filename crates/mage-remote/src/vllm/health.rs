@@ -9,7 +9,7 @@ use super::{
     server::{HEALTH_TIMEOUT, Server},
     version_registry::{PushError, VersionRegistry},
 };
-use crate::{http::client::HttpError, join::race};
+use crate::http::client::HttpError;
 use mage_engine::Error;
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -240,7 +240,12 @@ impl VersionRegistry {
             }
             std::future::pending().await
         };
-        let (problem, fault) = match race(self.reconcile(server), slow).await {
+        let reconciled = tokio::select! {
+            biased;
+            result = self.reconcile(server) => result,
+            never = slow => never,
+        };
+        let (problem, fault) = match reconciled {
             Ok(pushed) => {
                 let details = if pushed > 0 { format!(", pushed {pushed} adapters again") } else { String::new() };
                 let mut health = server.health();

@@ -10,11 +10,8 @@ use super::{
     server::{ServedModel, Server},
     version_registry::{PublishedVersion, PushError},
 };
-use crate::{
-    Fingerprint,
-    http::client::HttpError,
-    join::{join_all, race},
-};
+use crate::{Fingerprint, http::client::HttpError};
+use futures_util::future::join_all;
 use mage_engine::{Result, WeightVersion, WeightsId, WeightsName};
 use std::{
     path::{Path, PathBuf},
@@ -102,7 +99,11 @@ impl VllmPool {
                 fastest.get_or_init(|| started.elapsed());
                 Ok(())
             };
-            race(push, self.straggler_timeout(started, &fastest)).await
+            tokio::select! {
+                biased;
+                result = push => result,
+                timeout = self.straggler_timeout(started, &fastest) => timeout,
+            }
         }))
         .await;
         let (mut took, mut rejected, mut error) = (Vec::new(), Vec::new(), None);
@@ -147,7 +148,11 @@ impl VllmPool {
                 next *= 2;
             }
         };
-        race(self.registry.push(server, version), log_slow).await
+        tokio::select! {
+            biased;
+            result = self.registry.push(server, version) => result,
+            never = log_slow => never,
+        }
     }
 
     /// Completes when a server takes so much longer than the fastest that others should not wait for it.

@@ -11,7 +11,6 @@ use crate::{
     Fingerprint, Service,
     http::client::{HttpClient, HttpError, HttpRequest},
     http::retry::backoff,
-    join::race,
 };
 use mage_engine::{Result, SampleRequest};
 use mage_rng::Seed;
@@ -135,7 +134,11 @@ impl Server {
     /// connections open and would be waited for in vain.
     async fn send_once(&self, request: &HttpRequest) -> std::result::Result<Vec<u8>, HttpError> {
         match request.long_running {
-            true => race(self.http.send_once(request), async { Err(self.watch_liveness().await) }).await,
+            true => tokio::select! {
+                biased;
+                result = self.http.send_once(request) => result,
+                failure = self.watch_liveness() => Err(failure),
+            },
             false => self.http.send_once(request).await,
         }
     }

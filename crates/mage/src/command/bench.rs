@@ -8,7 +8,9 @@ use crate::{
     table::table,
     usage,
 };
-use mage_engine::{BoxFuture, Error, Result, Sample, SampleRequest, Sampler, SamplingParams, for_each_concurrent};
+use futures_executor::block_on_stream;
+use futures_util::{StreamExt, stream};
+use mage_engine::{BoxFuture, Error, Result, Sample, SampleRequest, Sampler, SamplingParams};
 use mage_env::Seed;
 use mage_native::{EngineOptions, NativeSampler};
 use serde::Serialize;
@@ -144,7 +146,8 @@ fn sampler(args: &BenchSamplerArgs, out: &Output) -> anyhow::Result<()> {
         let bar = out.progress(count as u64, "requests");
         let requests = (0..count).map(|i| timed(&sampler, request(round, i), i % STREAMED == 0));
         let start = Instant::now();
-        for_each_concurrent(requests, args.max_in_flight, |_, (completion, first, whole)| {
+        let results = stream::iter(requests).buffer_unordered(args.max_in_flight);
+        for (completion, first, whole) in block_on_stream(results) {
             match completion {
                 Ok(s) => tokens += s.tokens.len(),
                 Err(e) => failure = Some(e),
@@ -154,7 +157,7 @@ fn sampler(args: &BenchSamplerArgs, out: &Output) -> anyhow::Result<()> {
             if all.len() % 256 == 0 {
                 bar.set_position(all.len() as u64);
             }
-        });
+        }
         let seconds = start.elapsed().as_secs_f64();
         bar.finish_and_clear();
         failure.map_or(Ok((seconds, tokens, firsts, all)), Err)

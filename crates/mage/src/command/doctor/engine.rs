@@ -8,7 +8,8 @@ use super::{
 };
 use crate::{App, cli::DoctorArgs, command::recipe::compose, command::train::train_env, output::Output, usage};
 use anyhow::bail;
-use mage_engine::{ScoreRequest, Trainer, WeightsName, block_on};
+use futures_executor::block_on;
+use mage_engine::{ScoreRequest, Trainer, WeightsName};
 use mage_native::{Device, ModelDescription};
 use mage_remote::{Fingerprint, StatusLog, Timeouts, TinkerTrainer, VllmPool};
 use mage_train::{

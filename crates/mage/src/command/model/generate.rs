@@ -9,9 +9,10 @@ use crate::{
     usage,
 };
 use anyhow::Context;
+use futures_executor::block_on;
 use mage_engine::{
     ChatMessage, Error, FinishReason, Renderer, Sample, SampleRequest, SamplingParams, Thinking, WeightVersion,
-    WeightsName, block_on,
+    WeightsName,
 };
 use mage_native::{Device, EngineOptions, NativeAdapter, NativeModel, NativeSampler, TokenStream};
 use serde::Serialize;
