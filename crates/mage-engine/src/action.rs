@@ -144,7 +144,7 @@ impl ActionSet {
     }
 
     /// The largest token id in the set, to check it against a vocabulary.
-    pub fn max_token(&self) -> u32 {
+    pub(crate) fn max_token(&self) -> u32 {
         self.0.nodes.iter().flat_map(|n| n.tokens.iter().copied()).max().unwrap_or(0)
     }
 }

@@ -11,13 +11,12 @@ mod loss;
 mod message;
 mod renderer;
 mod sampler;
-mod scripted;
 mod template;
 mod trainer;
 mod weights;
 
 pub use action::{ActionCursor, ActionSet, Allowed};
-pub use chat::{ChatCompletion, ChatPolicy, ChatRequest, ChatUsage, RenderedPolicy};
+pub use chat::{ChatCompletion, ChatPolicy, ChatRequest, ChatUsage};
 pub use error::{Error, Result, truncate_chars};
 pub use forest::{PerToken, Segment, TokenClass, TokenForest, TokenInputs};
 pub use loss::{EntropyTerm, KlForm, KlTerm, Loss, Objective, Reduction, TokenLoss};
@@ -27,6 +26,5 @@ pub use sampler::{
     BoxFuture, FinishReason, LogprobsMode, Sample, SampleRequest, Sampler, SamplerCaps, SamplingParams, ScoreRequest,
     Scores,
 };
-pub use scripted::ScriptedEngine;
 pub use trainer::{LossReport, LrDecay, LrSchedule, OptimStep, StepReport, Trainer, TrainerCaps};
 pub use weights::{WeightVersion, WeightsId, WeightsName};

@@ -133,7 +133,7 @@ impl Loss {
     }
 
     /// Whether advantages and old log-probs are used.
-    pub fn needs_old_logprobs(&self) -> bool {
+    pub(crate) fn needs_old_logprobs(&self) -> bool {
         self.objective != Objective::CrossEntropy
     }
 
@@ -173,7 +173,7 @@ impl Loss {
     }
 
     /// Total entropy bonus per nat of a token class.
-    pub fn entropy_coefficient(&self, class: TokenClass) -> f32 {
+    fn entropy_coefficient(&self, class: TokenClass) -> f32 {
         self.entropy.iter().filter(|t| t.class.is_none_or(|c| c == class)).map(|t| t.coefficient).sum()
     }
 

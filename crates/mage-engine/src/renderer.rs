@@ -147,11 +147,6 @@ impl Renderer {
         self.tokenizer.get_vocab(true).values().max().map_or(0, |&m| m as usize + 1)
     }
 
-    /// Id of a token by its exact text.
-    pub fn token_id(&self, text: &str) -> Option<u32> {
-        self.tokenizer.token_to_id(text)
-    }
-
     /// Exact text of a token.
     pub fn token_text(&self, id: u32) -> Option<String> {
         self.tokenizer.id_to_token(id)
@@ -325,8 +320,8 @@ mod tests {
     #[test]
     fn control_tokens_are_resolved_by_name() {
         let r = renderer();
-        assert_eq!(r.control().end_of_turn, r.token_id("<|end|>"));
-        assert_eq!(r.control().think_end, r.token_id("</think>"));
+        assert_eq!(r.control().end_of_turn, r.tokenizer.token_to_id("<|end|>"));
+        assert_eq!(r.control().think_end, r.tokenizer.token_to_id("</think>"));
         assert_eq!(r.vocab_size(), 12);
         let json = r.tokenizer_json().to_owned();
         assert!(Renderer::new(&json, None, None, Some("<nope>")).unwrap_err().to_string().contains("<nope>"));

@@ -20,18 +20,10 @@ pub trait Sampler: Send + Sync {
 }
 
 /// Capabilities of a sampler.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct SamplerCaps {
-    /// Engine name, for log messages and records.
-    pub engine: String,
-    /// Whether it takes and returns token ids. Hosted chat models may not.
-    pub token_ids: bool,
     /// Which log-probs a [`Sample`] holds.
     pub logprobs: LogprobsMode,
-    /// Whether it supports [`SampleRequest::allowed`].
-    pub masks: bool,
-    /// Whether it supports [`SamplingParams::stop_texts`].
-    pub stop_texts: bool,
     /// Whether a request's bits do not depend on what else runs in the batch.
     pub batch_invariant: bool,
     /// Maximum tokens of prompt and completion together.
@@ -39,11 +31,8 @@ pub struct SamplerCaps {
 }
 
 /// Which distribution log-probs refer to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogprobsMode {
-    /// None are returned.
-    None,
     /// The policy: after the mask, before temperature and filters.
     Raw,
     /// The distribution that was sampled from: after temperature and filters.

@@ -55,8 +55,6 @@ pub struct TrainerCaps {
     pub grad_clipping: bool,
     /// Reduction of token losses.
     pub reduction: Reduction,
-    /// Whether equal inputs give equal bits, independent of the number of threads.
-    pub reproducible: bool,
     /// Maximum tokens of a sequence.
     pub max_seq_len: usize,
 }
@@ -272,7 +270,6 @@ mod tests {
             masks: false,
             grad_clipping: false,
             reduction: Reduction::TokenSum,
-            reproducible: true,
             max_seq_len: 8,
         };
         assert!(caps.check(&Loss::of(Objective::CrossEntropy)).is_ok());

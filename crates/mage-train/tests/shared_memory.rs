@@ -42,15 +42,7 @@ impl ChatPolicy for FailingModel {
         let remaining = self.remaining.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
         Box::pin(async move {
             remaining.map_err(|_| Error::Engine { engine: "failing".to_owned(), reason: "unreachable".to_owned() })?;
-            Ok(ChatCompletion {
-                text,
-                finish: FinishReason::Stop,
-                prompt_tokens: vec![],
-                tokens: vec![],
-                logprobs: vec![],
-                weights: None,
-                usage: ChatUsage::default(),
-            })
+            Ok(ChatCompletion { text, finish: FinishReason::Stop, usage: ChatUsage::default() })
         })
     }
 }

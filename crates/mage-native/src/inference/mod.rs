@@ -45,11 +45,7 @@ pub struct NativeSampler {
 impl NativeSampler {
     pub(crate) fn new(shared: Arc<EngineContext>) -> Result<Self> {
         let caps = SamplerCaps {
-            engine: "native".to_owned(),
-            token_ids: true,
             logprobs: LogprobsMode::Both,
-            masks: true,
-            stop_texts: shared.renderer.is_some(),
             batch_invariant: shared.gpu.is_none() || shared.options.batch_invariant,
             max_seq_len: shared.model.config.max_position_embeddings,
         };

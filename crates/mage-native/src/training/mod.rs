@@ -130,7 +130,6 @@ fn caps(engine: &str, shared: &EngineContext) -> TrainerCaps {
         masks: true,
         grad_clipping: true,
         reduction: Reduction::TokenSum,
-        reproducible: true,
         max_seq_len: shared.model.config.max_position_embeddings,
     }
 }

@@ -143,16 +143,7 @@ fn parse_response(response: ChatResponse) -> std::result::Result<(ChatCompletion
     };
     let counts = response.usage.unwrap_or(UsageField { prompt_tokens: 0, completion_tokens: 0 });
     let usage = ChatUsage { prompt_tokens: counts.prompt_tokens, completion_tokens: counts.completion_tokens };
-    let completion = ChatCompletion {
-        text,
-        finish,
-        prompt_tokens: Vec::new(),
-        tokens: Vec::new(),
-        logprobs: Vec::new(),
-        weights: None,
-        usage,
-    };
-    Ok((completion, usage))
+    Ok((ChatCompletion { text, finish, usage }, usage))
 }
 
 #[cfg(test)]

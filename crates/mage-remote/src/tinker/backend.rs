@@ -121,22 +121,13 @@ impl TinkerBackend {
             masks: false,
             grad_clipping: self != TinkerBackend::Jax,
             reduction: self.reduction(),
-            reproducible: self.is_reproducible(),
             max_seq_len,
         }
     }
 
     /// Capabilities of a sampler.
     pub fn sampler_caps(self, max_seq_len: usize) -> SamplerCaps {
-        SamplerCaps {
-            engine: self.name(),
-            token_ids: true,
-            logprobs: LogprobsMode::Processed,
-            masks: false,
-            stop_texts: false,
-            batch_invariant: false,
-            max_seq_len,
-        }
+        SamplerCaps { logprobs: LogprobsMode::Processed, batch_invariant: false, max_seq_len }
     }
 
     fn name(self) -> String {

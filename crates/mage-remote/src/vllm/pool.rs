@@ -107,12 +107,8 @@ impl VllmPool {
             servers.push(Arc::new(server));
         }
         let caps = SamplerCaps {
-            engine: "vllm".to_owned(),
-            token_ids: true,
             // vLLM's default (`--logprobs-mode raw_logprobs`): before temperature and filters.
             logprobs: LogprobsMode::Raw,
-            masks: false,
-            stop_texts: false,
             batch_invariant: false,
             max_seq_len: settings.max_seq_len,
         };

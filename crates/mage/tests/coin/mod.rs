@@ -115,15 +115,7 @@ impl ChatPolicy for ProbabilisticPolicy {
             _ => "<action>lose</action>",
         };
         let usage = ChatUsage { prompt_tokens: 10, completion_tokens: 2 };
-        let completion = ChatCompletion {
-            text: text.to_owned(),
-            finish: FinishReason::Stop,
-            prompt_tokens: vec![],
-            tokens: vec![],
-            logprobs: vec![],
-            weights: None,
-            usage,
-        };
+        let completion = ChatCompletion { text: text.to_owned(), finish: FinishReason::Stop, usage };
         Box::pin(async move { Ok(completion) })
     }
 }
