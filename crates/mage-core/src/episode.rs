@@ -85,7 +85,7 @@ pub struct RenderedTurn {
 
 impl HistoryWindow {
     /// Renders the turns inside the window.
-    pub fn render(&self, turns: &[Turn]) -> Vec<RenderedTurn> {
+    pub(crate) fn render(&self, turns: &[Turn]) -> Vec<RenderedTurn> {
         let total = turns.len();
         let skip = total.saturating_sub(self.turns);
         let shown = turns.iter().enumerate().skip(skip);

@@ -200,7 +200,7 @@ impl Bootstrap {
 
     /// The mean of values of tasks, each with the index of its task. The values of a task are averaged to one
     /// observation.
-    pub fn mean_by_task(&self, values: impl IntoIterator<Item = (usize, f64)>) -> MeanEstimate {
+    pub(crate) fn mean_by_task(&self, values: impl IntoIterator<Item = (usize, f64)>) -> MeanEstimate {
         let mut tasks: BTreeMap<usize, (f64, f64)> = BTreeMap::new();
         for (task, value) in values {
             let (sum, count) = tasks.entry(task).or_default();

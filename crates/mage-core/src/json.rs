@@ -2,16 +2,6 @@
 //!
 //! Models wrap JSON in code fences and sentences, use other quotation marks, leave trailing commas and write Python's
 //! `True`. The parser accepts all of these. It rejects truncated objects.
-//!
-//! ```
-//! use mage_core::json::last_object;
-//!
-//! let completion = "Here you are:\n```json\n{'keywords': ['queen', 'fold',], \"evolve\": True}\n```";
-//! let object = last_object(completion).unwrap();
-//! assert_eq!(object["keywords"][1], "fold");
-//! assert_eq!(object["evolve"], true);
-//! assert!(last_object("{\"keywords\": [\"que").is_err());
-//! ```
 
 use crate::parse;
 use serde_json::{Map, Number, Value};
@@ -20,7 +10,7 @@ use serde_json::{Map, Number, Value};
 const MAX_DEPTH: usize = 32;
 
 /// The last object of a completion after its thinking, or the reason why there is none.
-pub fn last_object(completion: &str) -> Result<Map<String, Value>, String> {
+pub(crate) fn last_object(completion: &str) -> Result<Map<String, Value>, String> {
     let text = parse::strip_thinking(completion).map_err(|e| e.explain("json"))?;
     let mut at = 0;
     let mut last = None;
@@ -38,7 +28,7 @@ pub fn last_object(completion: &str) -> Result<Map<String, Value>, String> {
 }
 
 /// A list of strings: an array of strings, or one comma-separated string.
-pub fn string_list(value: Option<&Value>) -> Vec<String> {
+pub(crate) fn string_list(value: Option<&Value>) -> Vec<String> {
     let clean = |text: &str| Some(text.trim().to_owned()).filter(|t| !t.is_empty());
     match value {
         Some(Value::Array(items)) => items.iter().filter_map(|v| v.as_str().and_then(clean)).collect(),
@@ -48,12 +38,12 @@ pub fn string_list(value: Option<&Value>) -> Vec<String> {
 }
 
 /// A list of integers: an array of numbers, numeric strings or bracketed numeric strings.
-pub fn integer_list(value: Option<&Value>) -> Vec<u32> {
+pub(crate) fn integer_list(value: Option<&Value>) -> Vec<u32> {
     value.and_then(Value::as_array).into_iter().flatten().filter_map(integer).collect()
 }
 
 /// An integer: a number, a numeric string or a bracketed numeric string.
-pub fn integer(value: &Value) -> Option<u32> {
+pub(crate) fn integer(value: &Value) -> Option<u32> {
     match value {
         Value::Number(n) => n.as_u64().and_then(|n| u32::try_from(n).ok()),
         Value::String(text) => text.trim().trim_matches(['[', ']']).trim().parse().ok(),
@@ -62,7 +52,7 @@ pub fn integer(value: &Value) -> Option<u32> {
 }
 
 /// Whether a value is `true` or a string that means it.
-pub fn is_true(value: Option<&Value>) -> bool {
+pub(crate) fn is_true(value: Option<&Value>) -> bool {
     match value {
         Some(Value::Bool(b)) => *b,
         Some(Value::String(text)) => matches!(text.trim().to_lowercase().as_str(), "true" | "yes"),
@@ -245,6 +235,10 @@ mod tests {
             ("{\"a\": \"two\nlines \\u00e9 \\ud83d\\ude00 \\ud83d\"}", json!({"a": "two\nlines é 😀 \u{fffd}"})),
             ("{“a”: “b”}", json!({"a": "b"})),
             ("set {x} and then {\"a\": 1}", json!({"a": 1})),
+            (
+                "Here you are:\n```json\n{'keywords': ['queen', 'fold',], \"evolve\": True}\n```",
+                json!({"keywords": ["queen", "fold"], "evolve": true}),
+            ),
             ("{\"a\": 1} and {broken", json!({"a": 1})),
         ];
         for (text, expected) in cases {
@@ -254,6 +248,7 @@ mod tests {
         {
             assert!(last_object(text).is_err(), "{text}");
         }
+        assert!(last_object("{\"keywords\": [\"que").is_err());
         assert!(last_object(&"{\"a\":".repeat(5000)).is_err(), "depth is limited");
     }
 

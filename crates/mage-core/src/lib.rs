@@ -9,7 +9,7 @@ pub mod episode;
 mod episode_config;
 mod error;
 mod interval;
-pub mod json;
+mod json;
 mod memory;
 mod meta_episode;
 mod method;
@@ -35,9 +35,7 @@ pub use embeddings::{Embeddings, Lexical, cosine, nearest};
 pub use episode_config::EpisodeConfig;
 pub use error::{Error, Result};
 pub use interval::{Bootstrap, ConfidenceInterval, MeanEstimate, RateEstimate};
-pub use memory::{
-    EpisodicMemory, FinishedEpisode, Memory, MemoryMode, MemoryStep, RecallOrder, RecallQuery, read_reflection,
-};
+pub use memory::{FinishedEpisode, Memory, MemoryMode, MemoryStep, RecallOrder, RecallQuery, read_reflection};
 pub use meta_episode::{MetaEpisode, Next};
 pub use method::Method;
 pub use metrics::{
@@ -53,4 +51,4 @@ pub use request::{
 pub use reward::{RewardPreset, RewardRule, RewardSpec};
 pub use trajectory::{RequestRecord, Trajectory, TrajectoryKey};
 pub use transition::{Transition, TransitionKind};
-pub use transitions::{IndexedTransition, MetaEpisodeIndex, anchor_hash, transitions};
+pub use transitions::{IndexedTransition, MetaEpisodeIndex, transitions};

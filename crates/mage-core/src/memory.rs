@@ -99,12 +99,12 @@ pub enum MemoryMode {
 
 impl MemoryMode {
     /// Whether reflections are written.
-    pub fn reflects(self) -> bool {
+    fn reflects(self) -> bool {
         matches!(self, MemoryMode::ReflectionOnly | MemoryMode::HistoryAndReflection)
     }
 
     /// Whether transcripts are stored.
-    pub fn keeps_history(self) -> bool {
+    pub(crate) fn keeps_history(self) -> bool {
         matches!(self, MemoryMode::HistoryOnly | MemoryMode::HistoryAndReflection)
     }
 }
@@ -121,7 +121,7 @@ pub enum RecallOrder {
 }
 
 /// The paper's memory: past episodes with their reflections, transcripts or both.
-pub struct EpisodicMemory {
+pub(crate) struct EpisodicMemory {
     config: Arc<EpisodeConfig>,
     prompts: Arc<PromptSet>,
     /// Scores and episodes, oldest first.
@@ -130,7 +130,7 @@ pub struct EpisodicMemory {
 
 impl EpisodicMemory {
     /// An empty memory.
-    pub fn new(config: Arc<EpisodeConfig>, prompts: Arc<PromptSet>) -> Self {
+    pub(crate) fn new(config: Arc<EpisodeConfig>, prompts: Arc<PromptSet>) -> Self {
         EpisodicMemory { config, prompts, entries: Vec::new() }
     }
 

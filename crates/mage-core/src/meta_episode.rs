@@ -32,10 +32,10 @@
 //! ```
 
 use crate::{
-    Completion, EpisodeConfig, EpisodicMemory, Error, Memory, MemoryStep, Message, RecallQuery, Request, RequestBody,
-    RequestId, RequestKind, RequestRecord, Result, Trajectory, TrajectoryKey,
+    Completion, EpisodeConfig, Error, Memory, MemoryStep, Message, RecallQuery, Request, RequestBody, RequestId,
+    RequestKind, RequestRecord, Result, Trajectory, TrajectoryKey,
     episode::{Episode, Turn},
-    memory::FinishedEpisode,
+    memory::{EpisodicMemory, FinishedEpisode},
     parse,
     prompt::{MemoryBlock, PlayView, PromptForm, PromptSet},
 };

@@ -47,7 +47,7 @@ const THINK_OPEN: &str = "<think>";
 const THINK_CLOSE: &str = "</think>";
 
 /// The text after the thinking.
-pub fn strip_thinking(text: &str) -> Result<&str, ParseError> {
+pub(crate) fn strip_thinking(text: &str) -> Result<&str, ParseError> {
     let after = text.rfind(THINK_CLOSE).map_or(text, |at| &text[at + THINK_CLOSE.len()..]);
     if after.contains(THINK_OPEN) { Err(ParseError::StillThinking) } else { Ok(after) }
 }

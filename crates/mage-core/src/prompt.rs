@@ -84,13 +84,13 @@ impl HistoryWindows {
     };
 
     /// Window of the released code for ALFWorld: the last fifteen turns, all with observations.
-    pub const ALFWORLD: HistoryWindows = {
+    const ALFWORLD: HistoryWindows = {
         let all = HistoryWindow { turns: 15, observations: 15 };
         HistoryWindows { play: all, reflect: all, past: all, limits: TextLimits::NONE }
     };
 
     /// Windows of the released code for WebShop, where observations are long.
-    pub const WEBSHOP: HistoryWindows = HistoryWindows {
+    const WEBSHOP: HistoryWindows = HistoryWindows {
         play: HistoryWindow { turns: 5, observations: 5 },
         reflect: HistoryWindow { turns: 20, observations: 20 },
         past: HistoryWindow { turns: 3, observations: 3 },
@@ -201,19 +201,19 @@ impl MemoryBlock {
 }
 
 /// The input of a play prompt.
-pub struct PlayView<'a> {
+pub(crate) struct PlayView<'a> {
     /// The agent's seat.
-    pub seat: u8,
+    pub(crate) seat: u8,
     /// The memory block.
-    pub memory: &'a MemoryBlock,
+    pub(crate) memory: &'a MemoryBlock,
     /// The episode, from 1; 0 if the prompt must not mention earlier episodes.
-    pub number: u32,
+    pub(crate) number: u32,
     /// The episode so far.
-    pub episode: &'a Episode,
+    pub(crate) episode: &'a Episode,
     /// The legal actions, if they can be enumerated.
-    pub legal: Option<&'a [String]>,
+    pub(crate) legal: Option<&'a [String]>,
     /// Remaining turns, including this one.
-    pub turns_left: u32,
+    pub(crate) turns_left: u32,
 }
 
 /// The compiled templates of an environment.
@@ -261,23 +261,13 @@ impl PromptSet {
         Ok(PromptSet { templates, windows: source.windows, compact_context_suffices })
     }
 
-    /// The history windows.
-    pub fn windows(&self) -> &HistoryWindows {
-        &self.windows
-    }
-
-    /// The rules for an agent in `seat` that reads text observations.
-    pub fn rules(&self, seat: u8) -> Result<String> {
-        self.render("rules", &RulesContext { seat, drawn: false })
-    }
-
     /// The rules for a person in `seat`, who sees [`Env::render`](mage_env::Env::render) where the environment has it.
     pub fn rules_for_humans(&self, seat: u8) -> Result<String> {
         self.render("rules", &RulesContext { seat, drawn: true })
     }
 
     /// The turns of a past episode, rendered for memory.
-    pub fn past_turns(&self, turns: &[Turn]) -> Vec<RenderedTurn> {
+    pub(crate) fn past_turns(&self, turns: &[Turn]) -> Vec<RenderedTurn> {
         let mut rendered = self.windows.past.render(turns);
         truncate_older(&mut rendered, self.windows.limits.max_past_parts);
         rendered
@@ -295,7 +285,7 @@ impl PromptSet {
     }
 
     /// The play prompt. `slots` are the past episodes of a compact prompt.
-    pub fn play(&self, prompt_form: PromptForm, view: &PlayView<'_>, slots: &[String]) -> Result<String> {
+    pub(crate) fn play(&self, prompt_form: PromptForm, view: &PlayView<'_>, slots: &[String]) -> Result<String> {
         let prompt = self.play_with(prompt_form, view, slots, view.memory, self.windows.play)?;
         if !self.exceeds_limit(prompt_form, &prompt) {
             return Ok(prompt);
@@ -333,7 +323,7 @@ impl PromptSet {
     }
 
     /// The reflection prompt for a finished episode.
-    pub fn reflect(&self, prompt_form: PromptForm, seat: u8, episode: &Episode) -> Result<String> {
+    pub(crate) fn reflect(&self, prompt_form: PromptForm, seat: u8, episode: &Episode) -> Result<String> {
         let prompt = self.reflect_with(prompt_form, seat, episode, self.windows.reflect)?;
         if self.exceeds_limit(prompt_form, &prompt) {
             self.reflect_with(prompt_form, seat, episode, LAST_TURN)
@@ -465,7 +455,7 @@ struct MethodContext<'a, C: Serialize> {
 }
 
 /// The result of an episode as text.
-pub fn result_text(episode: &Episode) -> String {
+pub(crate) fn result_text(episode: &Episode) -> String {
     match episode.outcome() {
         Some(Outcome::Won) => "you won",
         Some(Outcome::Lost) => "you lost",

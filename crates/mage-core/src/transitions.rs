@@ -71,7 +71,7 @@ fn episode_rewards(episode: &Episode, rule: &RewardRule) -> Vec<f32> {
 }
 
 /// A hash of an anchor's text, for grouping transitions by state.
-pub fn anchor_hash(anchor: &Anchor) -> u64 {
+fn anchor_hash(anchor: &Anchor) -> u64 {
     Seed::new(0).child("state").child(&anchor.0).value()
 }
 

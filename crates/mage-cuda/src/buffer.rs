@@ -38,7 +38,7 @@ fn format_bytes(bytes: usize) -> String {
 
 impl<T: Pod> DeviceBuffer<T> {
     /// Allocates `len` elements, uninitialised.
-    pub fn new(device: &Arc<CudaDevice>, len: usize) -> Result<Self> {
+    pub(crate) fn new(device: &Arc<CudaDevice>, len: usize) -> Result<Self> {
         let bytes = (len * size_of::<T>()).max(16);
         device.bind()?;
         // SAFETY: freed on drop.
@@ -51,7 +51,7 @@ impl<T: Pod> DeviceBuffer<T> {
     }
 
     /// Allocates `len` elements, all bits 0.
-    pub fn zeros(device: &Arc<CudaDevice>, len: usize) -> Result<Self> {
+    pub(crate) fn zeros(device: &Arc<CudaDevice>, len: usize) -> Result<Self> {
         let (buffer, stream) = (Self::new(device, len)?, Stream::new(device)?);
         buffer.clear(&stream, 0, len)?;
         stream.wait()?;
@@ -59,7 +59,7 @@ impl<T: Pod> DeviceBuffer<T> {
     }
 
     /// Allocates a copy of host memory.
-    pub fn from_slice(device: &Arc<CudaDevice>, from: &[T]) -> Result<Self> {
+    pub(crate) fn from_slice(device: &Arc<CudaDevice>, from: &[T]) -> Result<Self> {
         let mut buffer = Self::new(device, from.len())?;
         buffer.write(from)?;
         Ok(buffer)
@@ -81,7 +81,7 @@ impl<T: Pod> DeviceBuffer<T> {
     }
 
     /// Copies `from` to the start of the buffer and waits.
-    pub fn write(&mut self, from: &[T]) -> Result<()> {
+    pub(crate) fn write(&mut self, from: &[T]) -> Result<()> {
         // Uses its own stream: synchronizing the device is not allowed while another thread captures a graph.
         let stream = Stream::new(&self.device)?;
         self.upload(&stream, from)?;
@@ -89,7 +89,7 @@ impl<T: Pod> DeviceBuffer<T> {
     }
 
     /// Copies the start of the buffer to `to`. The caller must have waited for kernels that write it.
-    pub fn read(&self, to: &mut [T]) -> Result<()> {
+    pub(crate) fn read(&self, to: &mut [T]) -> Result<()> {
         self.download(&Stream::new(&self.device)?, to)
     }
 

@@ -45,7 +45,7 @@ pub use lora::{
     CudaAdapter, GpuLoraGroupLayout, GpuLoraLayout, GpuLoraProjectionLayout, NUM_PROJECTION_GROUPS, WeightsRef,
 };
 pub use model::{CudaModel, CudaWeights};
-pub use nvrtc::{MAX_GROUP_SIZE, MAX_HEAD_DIM, is_compiling};
+pub use nvrtc::is_compiling;
 pub use runner::{GpuSequenceSlice, ModelRunner, StepBatch};
 pub use shape::{GpuLayerLayout, GpuParamLayout, ModelShape};
 pub use step_inputs::{Candidates, GpuLogitQuery, GpuLogitResult};

@@ -130,7 +130,7 @@ pub(crate) fn event_elapsed() -> Option<EventElapsed> {
 
 impl LibrarySearch {
     /// The first library without a usable file.
-    pub fn missing(&self) -> Option<&LibraryStatus> {
+    pub(crate) fn missing(&self) -> Option<&LibraryStatus> {
         self.libraries.iter().find(|l| l.loaded_from.is_none())
     }
 }

@@ -30,10 +30,10 @@ const SOURCES: [(&str, &str); 10] = [
 ];
 
 /// Largest supported head dimension.
-pub const MAX_HEAD_DIM: usize = 128;
+pub(crate) const MAX_HEAD_DIM: usize = 128;
 
 /// Largest supported number of query heads per key/value head.
-pub const MAX_GROUP_SIZE: usize = 16;
+pub(crate) const MAX_GROUP_SIZE: usize = 16;
 
 macro_rules! kernel_functions {
     ($(#[$doc:meta])* $kernel_set:ident: $($name:ident),* $(,)?) => {

@@ -18,7 +18,7 @@ pub enum Candidates<'a> {
 
 impl<'a> Candidates<'a> {
     /// The tokens of the list, or the whole vocabulary.
-    pub fn from_list(tokens: Option<&'a [u32]>) -> Self {
+    pub(crate) fn from_list(tokens: Option<&'a [u32]>) -> Self {
         tokens.map_or(Candidates::All, Candidates::List)
     }
 

@@ -19,7 +19,8 @@ mod cot;
 mod memento;
 
 use crate::{
-    Embeddings, EpisodeConfig, EpisodicMemory, Error, Memory, MemoryMode, Result, prompt::PromptForm, prompt::PromptSet,
+    Embeddings, EpisodeConfig, Error, Memory, MemoryMode, Result, memory::EpisodicMemory, prompt::PromptForm,
+    prompt::PromptSet,
 };
 use a_mem::{NoteMemory, NoteStore};
 use cot::ChainOfThought;

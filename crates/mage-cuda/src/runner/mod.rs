@@ -9,7 +9,7 @@ mod layers;
 #[cfg(test)]
 mod tests;
 
-use crate::buffer::DeviceBuffer;
+use crate::buffer::{DeviceBuffer, Pod};
 use crate::error::{CudaError, Result};
 use crate::gemm::{CublasLt, GemmKind, Matrix};
 use crate::lora::WeightsRef;
@@ -18,7 +18,7 @@ use crate::pinned::PinnedBuffer;
 use crate::step_inputs::{GpuLogitQuery, GpuLogitResult, GpuStepInputs, QUERY_WORDS};
 use crate::stream::{Stream, args};
 use crate::token_trie::{self, DeviceTries};
-use crate::{BLOCK_SIZE, Pod, TILE};
+use crate::{BLOCK_SIZE, TILE};
 use decode_graph::GraphCache;
 use std::sync::Arc;
 

@@ -65,7 +65,7 @@ pub enum TinkerBackend {
 
 impl TinkerBackend {
     /// Reduction of token losses.
-    pub fn reduction(self) -> Reduction {
+    pub(crate) fn reduction(self) -> Reduction {
         match self {
             // Each sequence's loss is divided by the sum of its weights, and by the number of sequences since the last
             // step.

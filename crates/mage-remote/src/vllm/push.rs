@@ -253,14 +253,14 @@ impl VllmPool {
     }
 
     /// Directory and fingerprint of the newest adapter of a name.
-    pub fn newest_adapter(&self, name: &WeightsName) -> Option<(PathBuf, Fingerprint)> {
+    pub(crate) fn newest_adapter(&self, name: &WeightsName) -> Option<(PathBuf, Fingerprint)> {
         let versions = self.registry.versions();
         let newest = versions.get(name)?.last().filter(|r| r.is_adapter())?;
         newest.dir.clone().zip(newest.fingerprint.clone())
     }
 
     /// Directories of all adapters that servers may read.
-    pub fn adapter_dirs(&self) -> Vec<PathBuf> {
+    pub(crate) fn adapter_dirs(&self) -> Vec<PathBuf> {
         let versions = self.registry.versions();
         versions.values().flatten().filter(|r| r.is_adapter()).filter_map(|r| r.dir.clone()).collect()
     }
