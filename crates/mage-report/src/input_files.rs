@@ -38,6 +38,11 @@ pub(super) fn find(paths: &[PathBuf]) -> Result<InputFiles> {
     Ok(found)
 }
 
+/// The run directories under a path, sorted. Superseded runs of sweeps are skipped.
+pub fn find_runs(path: &Path) -> Result<Vec<PathBuf>> {
+    Ok(find(&[path.to_owned()])?.runs)
+}
+
 fn scan(path: &Path, depth: usize, explicit: bool, found: &mut InputFiles) -> Result<()> {
     let metadata = fs::metadata(path).map_err(Error::io(path))?;
     if metadata.is_dir() {

@@ -26,13 +26,14 @@ pub use comparison::MethodComparison;
 pub use csv::csv;
 pub use figure::{Figure, figures};
 pub use html::html;
+pub use input_files::find_runs;
 pub use interval_estimate::{IntervalEstimate, p_value};
 pub use load::load_report;
 pub use markdown::markdown;
 pub use method_result::{CeilingCurves, CurvePoint, MethodResult, SliceResult};
 pub use png::PngRenderer;
 pub use tables::{ReportTable, tables};
-pub use training_run::{EvalPoint, TrainingRun};
+pub use training_run::{EvalPoint, TrainingRun, read_run};
 pub use transcript::{Transcript, TranscriptEpisode, TranscriptStep};
 
 use serde::Serialize;

@@ -151,7 +151,7 @@ pub(super) fn method_name(recipe: &Recipe) -> String {
 }
 
 /// Reads a run. Problems with its files are passed to `note`.
-pub(super) fn read_run(path: &Path, note: &mut dyn FnMut(String)) -> Result<TrainingRun> {
+pub fn read_run(path: &Path, note: &mut dyn FnMut(String)) -> Result<TrainingRun> {
     let recipe = RunDir::recipe(path)?;
     let cell = cell_info(path);
     let file = path.join("metrics.jsonl");

@@ -64,6 +64,7 @@ pub fn run(app: &App, args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Play(args) => command::play::run(app, args, &out),
         Command::Eval(args) => command::eval::run(app, args, &out),
         Command::Sweep(args) => command::sweep::run(app, args, &out),
+        Command::Runs(args) => command::runs::run(args, &out),
         Command::Report(args) => command::report::run(args, &out),
         Command::Env(args) => command::env::run(app, args, &out),
         Command::Model(args) => command::model::run(args, &out),

@@ -1,4 +1,4 @@
-//! Tests of `mage train`: determinism, interruption, resumption, and rejected recipes.
+//! Tests of `mage train`: determinism, interruption, resumption, and rejected recipes; of `mage runs` and addresses of runs.
 
 mod common;
 
@@ -454,6 +454,108 @@ fn a_run_records_its_device_and_best_weights() {
     assert!(run.join(best["model"].as_str().unwrap()).join("model.safetensors").exists(), "{best}");
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(best["update"] == 6 || text.contains(best["model"].as_str().unwrap()), "{best}: {text}");
+    addresses_name_checkpoints(&run, best["update"].as_u64().unwrap());
+    runs_are_listed_and_compared(dir.path(), &run);
+}
+
+/// `@best`, `@latest` and update numbers where commands accept a policy or a model.
+fn addresses_name_checkpoints(run: &Path, best: u64) {
+    let address = |suffix: &str| format!("{}{suffix}", run.display());
+    let info = |suffix: &str| ok(&mut mage(&["model", "info", "--json", &address(suffix)])).stdout;
+    assert!(info("").starts_with(b"{\"parameters\"") && info("@best") == info("/checkpoints/000006"));
+    let weights = |suffix: &str| {
+        let small = ["--tasks", "2", "--seeds", "1", "--json", "--quiet"];
+        let output = ok(mage(&["eval", "--policy", &address(suffix)]).args(small)).stdout;
+        let report: serde_json::Value = serde_json::from_slice(&output).unwrap();
+        assert_eq!(
+            (&report["name"], &report["episode_config"]["prompt_form"]),
+            (&address(suffix).into(), &"compact".into())
+        );
+        report["weights"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(weights(""), weights("@latest"));
+    assert_eq!(weights("@best"), weights(&format!("/checkpoints/{best:06}")));
+    ok(&mut mage(&["play", "--seed", "1", "--against", &address("@best")]));
+    let shown = ok(&mut mage(&["recipe", "show", "--set", &format!("model.path={}", address("@latest"))])).stdout;
+    assert!(String::from_utf8(shown).unwrap().contains("run/checkpoints/000006\""), "the recipe names the checkpoint");
+    let set = format!("model.path={}", address("@99"));
+    for args in [
+        &["model", "info", &address("@99")][..],
+        &["model", "generate", &address("@99"), "--prompt", "K"],
+        &["bench", "sampler", &address("@99")],
+        &["eval", "--policy", &address("@99")],
+        &["play", "--against", &address("@99")],
+        &["recipe", "show", "--set", &set],
+    ] {
+        let output = mage(args).output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {text}");
+        assert!(text.contains("no checkpoint of update 99; available: ") && text.contains('6'), "{args:?}: {text}");
+    }
+}
+
+/// `mage runs` and `mage runs diff` with copies of the run in several states.
+fn runs_are_listed_and_compared(dir: &Path, run: &Path) {
+    let copy = |name: &str| {
+        let target = dir.join(name);
+        assert!(Command::new("cp").arg("-r").args([run, &target]).status().unwrap().success());
+        target
+    };
+    let unfinished = |name: &str| {
+        let target = copy(name);
+        fs::remove_file(target.join("result.json")).unwrap();
+        target
+    };
+    let running = unfinished("running");
+    let lock = fs::File::open(running.join("lock")).unwrap();
+    lock.try_lock().unwrap();
+    let stopped = unfinished("stopped");
+    let recipe = fs::read_to_string(stopped.join("recipe.resolved.toml")).unwrap();
+    fs::write(stopped.join("recipe.resolved.toml"), recipe.replace("seed = 0\n", "seed = 7\n")).unwrap();
+    let failed = unfinished("failed");
+    fs::write(failed.join("logs/attempt-2.log"), "{\"event\":\"failed\",\"error\":\"no luck\"}\n").unwrap();
+    fs::create_dir(dir.join("broken")).unwrap();
+    fs::write(dir.join("broken/recipe.resolved.toml"), "seed = nonsense").unwrap();
+
+    let text = |args: &[&str]| String::from_utf8(ok(&mut mage(args)).stdout).unwrap();
+    let folder = dir.to_str().unwrap();
+    let runs: serde_json::Value = serde_json::from_str(&text(&["runs", "--json", folder])).unwrap();
+    let runs = runs.as_array().unwrap();
+    let find = |name: &str| runs.iter().find(|r| r["run"].as_str().unwrap().ends_with(&format!("/{name}"))).unwrap();
+    for (name, state) in [
+        ("run", "finished"),
+        ("running", "running"),
+        ("stopped", "stopped"),
+        ("failed", "failed"),
+        ("broken", "unreadable"),
+    ] {
+        assert_eq!(find(name)["state"], state, "{name}");
+    }
+    let whole = find("run");
+    assert_eq!((&whole["env"], &whole["method"], &whole["updates"]), (&"kuhn".into(), &"MAGE".into(), &6.into()));
+    assert!(whole["last_score"].is_f64() && whole["best_score"].is_f64() && whole["seconds"].as_f64() > Some(0.0));
+    // The optima of an unfinished run are those of its log.
+    assert!(whole["gap_closed"].is_f64() && find("running")["gap_closed"].is_f64(), "{whole}");
+    assert!(runs.is_sorted_by(|a, b| a["modified"].as_f64() >= b["modified"].as_f64()));
+    assert_eq!(find("failed")["error"], "no luck");
+
+    let table = text(&["runs", folder]);
+    let rows: Vec<&str> = table.lines().filter(|line| !line.contains("unreadable")).collect();
+    assert!(rows.len() == 5 && rows.iter().all(|row| row.chars().count() <= 80), "{table}");
+    assert!(rows[0].starts_with("run ") && table.contains("6/6") && table.contains("broken: unreadable: "), "{table}");
+
+    let (a, b) = (run.to_str().unwrap(), stopped.to_str().unwrap());
+    let compared = text(&["runs", "diff", a, b]);
+    assert!(compared.lines().any(|line| line.split_whitespace().eq(["seed", "0", "7"])), "{compared}");
+    assert!(compared.contains("stopped") && compared.contains("finished"), "{compared}");
+    let compared: serde_json::Value = serde_json::from_str(&text(&["runs", "diff", a, b, "--json"])).unwrap();
+    assert_eq!(compared["differences"], serde_json::json!([{ "key": "seed", "a": "0", "b": "7" }]));
+    assert!(text(&["runs", "diff", a, failed.to_str().unwrap()]).contains("the recipes are equal"));
+    let missing = dir.join("none");
+    let broken = dir.join("broken");
+    for args in [&["runs", missing.to_str().unwrap()][..], &["runs", "diff", a, broken.to_str().unwrap()]] {
+        assert_eq!(mage(args).output().unwrap().status.code(), Some(2), "{args:?}");
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::{
     engines::{self, SamplerOptions},
     policy::codec::{PromptCodec, request_seed, to_core_finish, to_engine_messages},
     recipe::Recipe,
-    run_dir::last_model,
+    run_dir::ModelAddress,
 };
 use mage_core::{Completion, EpisodeConfig, Request, TokenUsage, prompt::PromptForm};
 use mage_engine::{BoxFuture, ChatPolicy, ChatRequest, Sampler, SamplingParams, Thinking, WeightsName};
@@ -76,9 +76,9 @@ impl ModelAgent {
         Self::native(name, &dir, PromptForm::Full, decoding, options, runtime, max_in_flight)
     }
 
-    /// The latest policy of a training run, with the prompt form of its training.
+    /// The policy of a training run, with the prompt form of its training.
     pub fn of_run(
-        run: &Path,
+        policy: &ModelAddress,
         recipe: &Recipe,
         params: SamplingParams,
         options: SamplerOptions,
@@ -86,8 +86,7 @@ impl ModelAgent {
         max_in_flight: usize,
     ) -> Result<Self> {
         let decoding = DecodingConfig { params, thinking: recipe.play.thinking };
-        let dir = last_model(run)?;
-        Self::native(&run.to_string_lossy(), &dir, recipe.play.form, decoding, options, runtime, max_in_flight)
+        Self::native(&policy.label, &policy.model, recipe.play.form, decoding, options, runtime, max_in_flight)
     }
 
     fn native(

@@ -1,10 +1,10 @@
-//! Models by folder or by Hugging Face Hub name (`org/name@revision`).
+//! Models by folder, by checkpoint of a run ([`ModelAddress`]) or by Hugging Face Hub name (`org/name@revision`).
 //!
 //! Downloads use the cache of the other Hub clients. Environment variables: `HF_HOME` and `HF_HUB_CACHE` (cache
 //! folder), `HF_TOKEN` (private models), `HF_HUB_OFFLINE` (cache only), `HF_ENDPOINT` (another hub),
 //! `HF_HUB_ETAG_TIMEOUT` (seconds before the cache is used instead).
 
-use crate::Result;
+use crate::{Result, run_dir::ModelAddress};
 use hf_hub::{
     Repo, RepoType,
     api::{
@@ -126,16 +126,15 @@ impl Hub {
         Ok(adapter_only.then(|| NativeAdapter::open(&dir, config)).transpose()?)
     }
 
-    /// The folder of a model or adapter: a local path, or a download of `org/name` or `org/name@revision`.
+    /// The folder of a model or adapter: a local path, a checkpoint of a run, or a download of `org/name` or `org/name@revision`.
     pub fn folder(&self, text: &str) -> Result<PathBuf> {
         self.find(text, true)
     }
 
     /// The folder of a model or adapter, with or without its weights.
     fn find(&self, text: &str, weights: bool) -> Result<PathBuf> {
-        let path = Path::new(text);
-        if path.exists() {
-            return Ok(path.to_owned());
+        if let Some(dir) = local(text)? {
+            return Ok(dir);
         }
         let Some(name) = HubName::parse(text) else {
             return Err(Error::invalid(text, "no such folder, and not a Hub name of the form org/name").into());
@@ -206,9 +205,15 @@ impl Hub {
     }
 }
 
+/// The path that a text names: a checkpoint of a run, or any existing path.
+fn local(text: &str) -> Result<Option<PathBuf>> {
+    let address = ModelAddress::resolve(text)?;
+    Ok(address.map(|a| a.model).or_else(|| Some(PathBuf::from(text)).filter(|path| path.exists())))
+}
+
 /// Sets the base-model name that new adapters of a model record.
 fn with_source(model: NativeModel, text: &str) -> NativeModel {
-    if Path::new(text).exists() { model } else { model.with_source(text) }
+    if local(text).is_ok_and(|dir| dir.is_some()) { model } else { model.with_source(text) }
 }
 
 /// Whether a file belongs to a model or adapter. Excludes subfolders and all formats that can contain code.

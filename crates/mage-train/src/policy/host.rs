@@ -9,14 +9,14 @@ use crate::{
     policy::codec::PromptCodec,
     recipe::Recipe,
     rollout::Rollout,
-    run_dir::last_model,
+    run_dir::ModelAddress,
     train::TrainEnv,
 };
 use mage_core::Trajectory;
 use mage_engine::WeightsName;
 use mage_env::{Hash, HumanPlayer, Seed};
 use mage_native::Device;
-use std::{path::Path, sync::Arc};
+use std::sync::Arc;
 
 /// A trained policy that plays against a person.
 pub struct PolicyHost {
@@ -27,18 +27,18 @@ pub struct PolicyHost {
 }
 
 impl PolicyHost {
-    /// The latest policy of a run, for meta-episodes of `episodes` episodes, on `device`.
-    pub fn open(run: &Path, recipe: &Recipe, env: TrainEnv, episodes: u32, device: Device) -> Result<Self> {
+    /// The policy of a run, for meta-episodes of `episodes` episodes, on `device`.
+    pub fn open(policy: &ModelAddress, recipe: &Recipe, env: TrainEnv, episodes: u32, device: Device) -> Result<Self> {
         let env_info = env.env_spec.info();
         let mut episode_config = recipe.eval_episode_config(&env_info);
         let max_episodes = episode_config.slots as u32 + 1;
         if recipe.play.form == mage_core::prompt::PromptForm::Compact && episodes > max_episodes {
             let problem = format!("the prompt has memory slots for {max_episodes} episodes, not {episodes}");
-            return Err(Error::Run { path: run.to_owned(), problem });
+            return Err(Error::Run { path: policy.model.clone(), problem });
         }
         episode_config.episodes = episodes;
         let options = SamplerOptions { device, threads: recipe.engine.threads, status_log: env.status_log.clone() };
-        let (sampler, renderer) = engines::sampler(&last_model(run)?.to_string_lossy(), options)?;
+        let (sampler, renderer) = engines::sampler(&policy.model.to_string_lossy(), options)?;
         let rollout = Rollout {
             env_spec: Arc::clone(&env.env_spec),
             prompts: Arc::clone(&env.prompts),

@@ -47,7 +47,7 @@ section! {
 section! {
     /// The model: a checkpoint, or a new model of the given shape.
     ModelConfig {
-        /// Qwen3 checkpoint: a folder, or `org/name@revision` on the Hub. Empty: a new model with the shape below and
+        /// Qwen3 checkpoint: a folder, a run (`RUN`, `RUN@best`), or `org/name@revision` on the Hub. Empty: a new model with the shape below and
         /// the environment's compact vocabulary.
         path: String = String::new(),
         /// Hidden size.

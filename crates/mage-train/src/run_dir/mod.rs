@@ -5,7 +5,13 @@
 //! with the same bytes as an uninterrupted one. A checkpoint becomes visible by a rename, after its files and hashes
 //! are written.
 
+mod address;
+mod status;
 pub mod tensorboard;
+
+pub use address::ModelAddress;
+use status::saved_updates;
+pub use status::{BestCheckpoint, best, failure, is_running, last_episode_optima, update_seconds};
 
 use crate::{Error, Result, recipe::Recipe};
 use mage_core::Trajectory;

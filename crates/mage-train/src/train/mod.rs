@@ -161,6 +161,14 @@ impl Training {
 
     /// Trains until the recipe is complete or a stop is requested.
     pub fn run(&mut self, on_event: &mut dyn FnMut(TrainEvent)) -> Result<TrainOutcome> {
+        let outcome = self.run_attempt(on_event);
+        if let Err(e) = &outcome {
+            self.run_dir.log_failure(e);
+        }
+        outcome
+    }
+
+    fn run_attempt(&mut self, on_event: &mut dyn FnMut(TrainEvent)) -> Result<TrainOutcome> {
         let started = Instant::now();
         self.emit(
             TrainEvent::Started {

@@ -12,6 +12,7 @@ const EVAL_HELP: &str = "Examples:
   mage eval --policy bayes --tasks 20000            a scripted agent
   mage eval --policy bayes --memory none --tasks 20000
   mage eval --policy runs/kuhn-1 --episodes 10      a trained policy
+  mage eval --policy runs/kuhn-1@best,runs/kuhn-1   its best checkpoint and its last
   mage eval --preset sokoban-3 --tasks 128 --episodes 10 --early-stop \\
             --endpoint http://127.0.0.1:8000 --model Qwen3-4B --method react,reflexion,a-mem,memento \\
             --trajectories sokoban.jsonl --summary sokoban.json
@@ -36,8 +37,8 @@ pub(crate) struct EvalArgs {
     /// `list` lists them
     #[arg(long, value_name = "NAME", conflicts_with_all = ["env", "population", "opponent", "seat", "split"])]
     pub(crate) preset: Option<String>,
-    /// Policies: random, a scripted agent (`mage env show` lists them), a run directory, or a model (a directory, or
-    /// org/name[@revision] on the Hub)
+    /// Policies: random, a scripted agent (`mage env show` lists them), a run (RUN is the last checkpoint, RUN@best the best
+    /// one, RUN@250 or RUN/checkpoints/000250 that of update 250), or a model (a directory, or org/name[@revision] on the Hub)
     #[arg(long, value_name = "NAME|RUN|MODEL,…", value_delimiter = ',')]
     pub(crate) policy: Vec<String>,
     #[command(flatten)]

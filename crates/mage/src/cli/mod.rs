@@ -2,9 +2,11 @@
 
 mod eval;
 mod model;
+mod runs;
 
 pub(crate) use eval::*;
 pub(crate) use model::*;
+pub(crate) use runs::*;
 
 use clap::{Args, Parser, Subcommand};
 use mage_native::{Device, EngineOptions};
@@ -45,6 +47,8 @@ pub(crate) enum Command {
     Eval(Box<EvalArgs>),
     /// Train and evaluate all cells of a grid, such as a table or figure of the paper
     Sweep(SweepArgs),
+    /// List training runs with scores and state, or compare two runs
+    Runs(RunsArgs),
     /// Build a report (HTML, Markdown, CSV, figures) from runs and evaluations
     Report(ReportArgs),
     /// List environments, or show one with its upper bounds
@@ -315,9 +319,10 @@ pub(crate) struct PlayArgs {
     /// Print the opponent's name, or the policy's reflections, at the end
     #[arg(long)]
     pub(crate) reveal: bool,
-    /// Play against the trained policy of this run; it adapts to you over the episodes
+    /// Play against the trained policy of this run; it adapts to you over the episodes. RUN is the last checkpoint, RUN@best
+    /// the best one, RUN@250 that of update 250
     #[arg(long, value_name = "RUN", conflicts_with_all = ["env", "population", "opponent", "seat", "split", "options", "skip_bad", "max_turns"])]
-    pub(crate) against: Option<PathBuf>,
+    pub(crate) against: Option<String>,
     /// Device of that policy: auto, cpu, cuda or cuda:N [default: cpu if it was trained with cpu, otherwise auto]
     #[arg(long, requires = "against", conflicts_with_all = ["env", "population", "opponent", "seat", "split", "options", "skip_bad", "max_turns"])]
     pub(crate) device: Option<Device>,
@@ -411,7 +416,8 @@ pub(crate) enum BenchCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct BenchSamplerArgs {
-    /// Model or adapter: a directory, or org/name[@revision] on the Hub; an adapter also loads its base model
+    /// Model or adapter: a directory, a run (RUN, RUN@best, RUN@250), or org/name[@revision] on the Hub; an adapter also
+    /// loads its base model
     pub(crate) model: String,
     /// Number of requests
     #[arg(long, default_value_t = 1000, value_parser = at_least_one)]

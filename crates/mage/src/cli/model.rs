@@ -101,14 +101,15 @@ pub(crate) struct TokenizerSource {
 
 #[derive(Debug, Args)]
 pub(crate) struct ModelInfoArgs {
-    /// Model directory, org/name[@revision] on the Hub, or a config.json
+    /// Model directory, run (RUN, RUN@best, RUN@250), org/name[@revision] on the Hub, or a config.json
     #[arg(value_name = "MODEL|CONFIG")]
     pub(crate) model: String,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ModelScoreArgs {
-    /// Model or adapter: a directory, or org/name[@revision] on the Hub; an adapter also loads its base model
+    /// Model or adapter: a directory, a run (RUN, RUN@best, RUN@250), or org/name[@revision] on the Hub; an adapter also
+    /// loads its base model
     pub(crate) model: String,
     /// File with one JSON list of token ids per line
     #[arg(long, value_name = "FILE.jsonl")]
@@ -123,7 +124,8 @@ pub(crate) struct ModelScoreArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ModelGenerateArgs {
-    /// Model or adapter: a directory, or org/name[@revision] on the Hub; an adapter also loads its base model
+    /// Model or adapter: a directory, a run (RUN, RUN@best, RUN@250), or org/name[@revision] on the Hub; an adapter also
+    /// loads its base model
     pub(crate) model: String,
     #[command(flatten)]
     pub(crate) input: PromptInput,
@@ -166,9 +168,9 @@ pub(crate) struct ModelGenerateArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ModelMergeArgs {
-    /// Base model: a directory, or org/name[@revision] on the Hub
+    /// Base model: a directory, a run (RUN, RUN@best, RUN@250), or org/name[@revision] on the Hub
     pub(crate) model: String,
-    /// LoRA adapter: a PEFT directory, or org/name[@revision] on the Hub
+    /// LoRA adapter: a PEFT directory, a run, or org/name[@revision] on the Hub
     pub(crate) adapter: String,
     /// Output directory; must be empty or not exist
     pub(crate) out: PathBuf,

@@ -10,6 +10,7 @@ pub(crate) mod model;
 pub(crate) mod play;
 pub(crate) mod recipe;
 pub(crate) mod report;
+pub(crate) mod runs;
 pub(crate) mod sweep;
 pub(crate) mod train;
 pub(crate) mod warmstart;

@@ -6,7 +6,11 @@ use crate::{
     usage,
 };
 use mage_core::Method;
-use mage_train::recipe::{Composer, builtin_names, explain};
+use mage_train::{
+    recipe::{Composer, builtin_names, explain},
+    run_dir::ModelAddress,
+};
+use std::path::Path;
 
 pub(crate) fn run(args: &RecipeArgs, out: &Output) -> anyhow::Result<()> {
     match &args.command {
@@ -30,7 +34,13 @@ pub(crate) fn compose(recipes: &[String], set: &[String]) -> anyhow::Result<mage
     for setting in set {
         composer.set(setting).map_err(usage)?;
     }
-    composer.finish().map_err(usage)
+    let mut recipe = composer.finish().map_err(usage)?;
+    // A run names its checkpoint: what `RUN@best` means may change before the run resumes.
+    let address = ModelAddress::resolve(&recipe.model.path).map_err(usage)?;
+    if let Some(model) = address.map(|a| a.model).filter(|model| *model != Path::new(&recipe.model.path)) {
+        recipe.model.path = model.display().to_string();
+    }
+    Ok(recipe)
 }
 
 fn list(out: &Output) -> anyhow::Result<()> {

@@ -13,7 +13,7 @@ use mage_train::{
     TaskSet,
     eval::{Agent, DecodingConfig, Evaluation, ModelAgent, run_episode_config},
     recipe::Recipe,
-    run_dir::RunDir,
+    run_dir::{ModelAddress, RunDir},
 };
 use std::{
     path::Path,
@@ -141,9 +141,9 @@ fn policy(
 /// A policy named on the command line.
 fn source(args: &EvalArgs, setup: &EvalSetup, name: &str, runtime: &Handle) -> anyhow::Result<PolicySource> {
     let env_info = setup.env_spec.info();
-    let path = Path::new(name);
-    if RunDir::is_run(path) {
-        let recipe: Recipe = RunDir::recipe(path)?;
+    let address = ModelAddress::resolve(name).map_err(usage)?;
+    if let Some((address, run)) = address.as_ref().and_then(|a| Some((a, a.run.as_ref()?))) {
+        let recipe: Recipe = RunDir::recipe(run)?;
         if recipe.env.name != args.env {
             return Err(usage(format!("{name} was trained on {}; add --env {}", recipe.env.name, recipe.env.name)));
         }
@@ -152,7 +152,7 @@ fn source(args: &EvalArgs, setup: &EvalSetup, name: &str, runtime: &Handle) -> a
         let params = decoding(&args.sampling, params, Thinking::Off).params;
         params.check().map_err(usage)?;
         let agent =
-            ModelAgent::of_run(path, &recipe, params, args.sampler_options(), runtime.clone(), LOCAL_CONCURRENCY)?;
+            ModelAgent::of_run(address, &recipe, params, args.sampler_options(), runtime.clone(), LOCAL_CONCURRENCY)?;
         let trained = run_episode_config(&recipe, &env_info, args.episodes);
         let turns =
             if recipe.play.max_turns > 0 && args.max_turns.is_none() { recipe.play.max_turns } else { setup.max_turns };
@@ -160,7 +160,7 @@ fn source(args: &EvalArgs, setup: &EvalSetup, name: &str, runtime: &Handle) -> a
         let config = limit_tokens(config, &args.sampling);
         return Ok(PolicySource { agent: Agent::Model(agent), config, trained: true });
     }
-    if path.is_dir() || name.contains('/') {
+    if Path::new(name).is_dir() || name.contains('/') {
         let decoding = decoding(&args.sampling, paper_sampling(), Thinking::Off);
         decoding.params.check().map_err(usage)?;
         let agent = ModelAgent::folder(name, decoding, args.sampler_options(), runtime.clone(), LOCAL_CONCURRENCY)?;

@@ -15,8 +15,8 @@ use serde::Serialize;
 use std::io::{BufRead, IsTerminal, Write, stdin};
 
 pub(crate) fn run(app: &App, args: &PlayArgs, out: &Output) -> anyhow::Result<()> {
-    if let Some(dir) = &args.against {
-        return policy::run(app, args, dir, out);
+    if let Some(address) = &args.against {
+        return policy::run(app, args, address, out);
     }
     let (env_spec, population) = select(app, &args.env, &args.selection)?;
     let env_info = env_spec.info();

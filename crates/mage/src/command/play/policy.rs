@@ -15,11 +15,13 @@ use crate::{
 use mage_core::RequestKind;
 use mage_env::{HumanPlayer, HumanView, Seed};
 use mage_native::Device;
-use mage_train::{PolicyHost, run_dir::RunDir};
+use mage_train::{
+    PolicyHost,
+    run_dir::{ModelAddress, RunDir},
+};
 use serde::Serialize;
 use std::{
     io::{BufRead, stdin},
-    path::Path,
     sync::{
         Arc, Mutex,
         mpsc::{Receiver, Sender, channel},
@@ -69,8 +71,10 @@ enum PolicyGameEvent<'a> {
     Finished { scores: &'a [f32], reflections: Option<&'a [String]> },
 }
 
-pub(crate) fn run(app: &App, args: &PlayArgs, dir: &Path, out: &Output) -> anyhow::Result<()> {
-    let recipe = RunDir::recipe(dir).map_err(usage)?;
+pub(crate) fn run(app: &App, args: &PlayArgs, address: &str, out: &Output) -> anyhow::Result<()> {
+    let not_a_run = || usage(format!("{address}: not a run directory or a checkpoint of one"));
+    let policy = ModelAddress::resolve(address).map_err(usage)?.ok_or_else(not_a_run)?;
+    let recipe = RunDir::recipe(policy.run.as_deref().ok_or_else(not_a_run)?).map_err(usage)?;
     let env = train_env(app, &recipe)?;
     let title = env.env_spec.info().title;
     let rules = |seat| app.prompts.get(&recipe.env.name).and_then(|p| p.rules_for_humans(seat)).unwrap_or_default();
@@ -79,7 +83,7 @@ pub(crate) fn run(app: &App, args: &PlayArgs, dir: &Path, out: &Output) -> anyho
         Device::Cpu => Device::Cpu,
         Device::Auto | Device::Cuda(_) => Device::Auto,
     });
-    let host = PolicyHost::open(dir, &recipe, env, args.episodes, device).map_err(usage)?;
+    let host = PolicyHost::open(&policy, &recipe, env, args.episodes, device).map_err(usage)?;
     let seed = Seed::new(args.seed.unwrap_or_else(seed_from_clock));
     let ((message_sender, messages), (input_sender, input)) = (channel(), channel());
     let player = Arc::new(ChannelPlayer { messages: message_sender, input: Mutex::new(input) });
@@ -88,8 +92,8 @@ pub(crate) fn run(app: &App, args: &PlayArgs, dir: &Path, out: &Output) -> anyho
     match out.json {
         true => out.object(&PolicyGameEvent::Start { env: &recipe.env.name, episodes: args.episodes })?,
         false => {
-            let (episodes, policy) = (plural(args.episodes, "episode"), dir.display());
-            out.line(format!("{}: {episodes} against the policy of {policy}.", styled(BOLD, title)))?;
+            let episodes = plural(args.episodes, "episode");
+            out.line(format!("{}: {episodes} against the policy of {address}.", styled(BOLD, title)))?;
             out.hint(format!("? shows the rules, q quits. (--seed {} repeats this game.)", seed.value()));
         }
     }
