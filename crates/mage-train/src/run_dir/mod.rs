@@ -23,7 +23,7 @@ use std::{
     fs::{self, File, OpenOptions},
     io::{Seek, SeekFrom, Write},
     path::{Path, PathBuf},
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 /// A run directory, locked by this process.
@@ -178,7 +178,12 @@ impl RunDir {
             .truncate(false)
             .open(&lock_path)
             .map_err(Error::io(&lock_path))?;
-        match lock.try_lock() {
+        // `is_running` holds the lock for a moment.
+        let retry = |_| {
+            std::thread::sleep(Duration::from_millis(20));
+            lock.try_lock()
+        };
+        match lock.try_lock().or_else(retry) {
             Ok(()) => {}
             Err(fs::TryLockError::WouldBlock) => return Err(Error::InUse { path: path.to_owned() }),
             Err(fs::TryLockError::Error(e)) => return Err(Error::io(&lock_path)(e)),

@@ -34,7 +34,7 @@ pub fn best(run: &Path) -> Result<Option<BestCheckpoint>> {
 
 /// Whether a process trains the run.
 pub fn is_running(run: &Path) -> bool {
-    // A shared lock, so that two commands that read the status do not see each other.
+    // A shared lock, so that commands that read the status at the same time do not take each other for a trainer.
     let locked = |lock: File| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock));
     File::open(run.join("lock")).is_ok_and(locked)
 }
