@@ -194,7 +194,8 @@ fn list(dir: &Path, out: &Output) -> anyhow::Result<()> {
         out.line(fit(&HEADER, rows, width()))?;
     }
     for run in runs.iter().filter(|run| run.state == RunState::Unreadable) {
-        out.line(format!("{}: unreadable: {}", run.run.display(), run.error.as_deref().unwrap_or_default()))?;
+        let error: Vec<&str> = run.error.iter().flat_map(|e| e.lines()).map(str::trim).collect();
+        out.line(format!("{}: unreadable: {}", run.run.display(), error.join(" ")))?;
     }
     for run in runs.iter().filter(|run| run.state == RunState::Failed) {
         out.hint(format!("{} failed: {}", run.run.display(), run.error.as_deref().unwrap_or_default()));
