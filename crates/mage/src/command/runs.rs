@@ -211,7 +211,7 @@ const HEADER: [&str; 10] = ["run", "env", "method", "seed", "updates", "last", "
 /// Columns with text, which are left-aligned.
 const TEXT: [usize; 4] = [0, 1, 2, 9];
 /// Least width of the first column and of the method.
-const MIN_WIDTH: [(usize, usize); 2] = [(0, 12), (2, 6)];
+const MIN_WIDTH: [(usize, usize); 2] = [(0, 11), (2, 6)];
 
 /// Width of the terminal, or 80.
 fn width() -> usize {
