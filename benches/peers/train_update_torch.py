@@ -70,14 +70,14 @@ class Vocabulary:
 
     def __init__(self, folder):
         ids = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
-        self.bos, self.go, self.end, self.back = (ids[w] for w in ("BOS", "GO", "END", "BACK"))
+        self.bos, self.go, self.end, self.reflect_token = (ids[w] for w in ("BOS", "GO", "END", "REFLECT"))
         self.blank, self.unknown = ids["_"], ids["?"]
         self.seats = torch.tensor([ids["first"], ids["second"]])
         self.cards = torch.tensor([ids[w] for w in "JQK"])
         self.actions = torch.tensor([ids["PASS"], ids["BET"]])
         # Control words in an agent's reflection are replaced by `?`.
         self.sanitized = torch.arange(len(ids))
-        self.sanitized[[self.bos, self.go, self.end, self.back, ids["PAD"]]] = self.unknown
+        self.sanitized[[self.bos, self.go, self.end, self.reflect_token, ids["PAD"]]] = self.unknown
 
 
 def rms(x, weight):
@@ -208,7 +208,7 @@ class TorchTrainer:
         opponent = repeat_group(torch.multinomial(OPPONENT_WEIGHTS, groups, replacement=True))
         deals = repeat_group(torch.rand(groups, EPISODES, 3).argsort(-1)[..., :2])
         column = lambda word: torch.full((n, 1), word)
-        bos, go, back = column(w.bos), column(w.go), column(w.back)
+        bos, go, reflect = column(w.bos), column(w.go), column(w.reflect_token)
         memory = torch.full((n, (EPISODES - 1) * SLOT_WORDS), w.blank)
         all_rows = torch.arange(n)
         rewards, second_turn, plays, reflections = [], [], [], []
@@ -247,7 +247,7 @@ class TorchTrainer:
             if episode + 1 < EPISODES:
                 history_words = torch.where(line >= 0, w.actions[line.clamp(min=0)], w.blank)
                 seen = torch.where(showdown, w.cards[other], w.unknown)
-                prompts = torch.cat([bos, back, observation, history_words, seen[:, None], go], 1)
+                prompts = torch.cat([bos, reflect, observation, history_words, seen[:, None], go], 1)
                 tokens, logprobs, mask = self.sample_reflections(prompts)
                 kept_tokens = (mask & (tokens != w.end))[:, :SLOT_WORDS]
                 memory[:, episode * SLOT_WORDS:(episode + 1) * SLOT_WORDS] = torch.where(kept_tokens, w.sanitized[tokens[:, :SLOT_WORDS]], w.blank)

@@ -244,7 +244,7 @@ impl MetaEpisode {
         let episode = self.episode_index() + u32::from(between);
         let turn = if between { 0 } else { self.episodes.last().map_or(0, |e| e.turns.len() as u32) };
         let id = RequestId(self.requests.len() as u32);
-        let seed = self.seed.child("call").at(u64::from(id.0));
+        let seed = self.seed.child("request").at(u64::from(id.0));
         self.stage = stage;
         self.pending = Some(Request { id, episode, turn, seed, body });
     }

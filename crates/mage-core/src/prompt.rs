@@ -27,7 +27,7 @@ pub enum PromptForm {
 
 /// The first words of every compact vocabulary: padding, begin of prompt, end of completion, play, reflect, blank,
 /// unknown.
-pub const CONTROL_WORDS: [&str; 7] = ["PAD", "BOS", "END", "GO", "BACK", "_", "?"];
+pub const CONTROL_WORDS: [&str; 7] = ["PAD", "BOS", "END", "GO", "REFLECT", "_", "?"];
 
 /// The compact vocabulary of an environment: [`CONTROL_WORDS`], then the words of the environment.
 ///

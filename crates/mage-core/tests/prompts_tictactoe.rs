@@ -36,7 +36,7 @@ fn play(config: EpisodeConfig, opponent: &str, seat: u8) -> Trajectory {
         (_, PromptForm::Full) => format!("<remark>Note {} on my opponent.</remark>", request.episode),
         (_, PromptForm::Compact) => {
             // All facts of the prompt except the first player.
-            let facts = request.body.messages[0].content.trim_start_matches("BOS BACK ").trim_end_matches(" GO");
+            let facts = request.body.messages[0].content.trim_start_matches("BOS REFLECT ").trim_end_matches(" GO");
             format!("{} END", facts.split_once(' ').unwrap().1)
         }
     })

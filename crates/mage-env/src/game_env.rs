@@ -64,7 +64,7 @@ impl<G: TextGame> GameEnv<G> {
 
     /// Plays chance and opponents until the agent is to move or the game is over.
     fn run_others(&mut self, opening: Option<&mut Rng>) {
-        let stream = self.seed.child("luck");
+        let stream = self.seed.child("opponent actions");
         let mut rng = match (self.opening, self.turn) {
             (Deal::Fixed, 0) => stream.child("opening").rng(),
             _ => stream.at(u64::from(self.episode)).at(u64::from(self.turn)).rng(),

@@ -8,7 +8,7 @@
 //! let task = Seed::new(7);
 //! let deal = task.child("deal").at(2); // third episode's deal
 //! assert_eq!(deal, Seed::new(7).child("deal").at(2));
-//! assert_ne!(deal, task.child("luck").at(2));
+//! assert_ne!(deal, task.child("opponent").at(2));
 //! ```
 
 use rand::{RngExt, SeedableRng};
@@ -98,7 +98,7 @@ mod tests {
     fn sibling_streams_do_not_collide() {
         let mut seen = std::collections::HashSet::new();
         for root in 0..50 {
-            for name in ["deal", "luck", "policy", "switch"] {
+            for name in ["deal", "opponent actions", "policy", "switch"] {
                 for i in 0..50 {
                     for j in 0..4 {
                         assert!(seen.insert(Seed::new(root).child(name).at(i).at(j)));

@@ -165,7 +165,7 @@ pub fn prompts() -> PromptSource {
         play_full: include_str!("../prompts/play.jinja").into(),
         reflect_full: include_str!("../prompts/reflect.jinja").into(),
         play_compact: "BOS{% for slot in slots %} {{ slot }}{% endfor %} {{ compact }} GO".into(),
-        reflect_compact: "BOS BACK {{ compact }} GO".into(),
+        reflect_compact: "BOS REFLECT {{ compact }} GO".into(),
         windows: HistoryWindows::GAMES,
     }
 }

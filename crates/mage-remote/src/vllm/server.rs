@@ -147,7 +147,7 @@ impl Server {
     async fn watch_liveness(&self) -> HttpError {
         let interval = LIVENESS_INTERVAL.min(self.http.timeouts.attempt);
         // Jitter, since many requests wait at once.
-        let mut rng = Seed::new(self.in_flight.load(Ordering::SeqCst) as u64).child("watch").rng();
+        let mut rng = Seed::new(self.in_flight.load(Ordering::SeqCst) as u64).child("health_check").rng();
         loop {
             tokio::time::sleep(interval.mul_f64(rng.random_range(0.8..1.2))).await;
             if let Some(problem) = self.check_liveness(interval / 2).await {

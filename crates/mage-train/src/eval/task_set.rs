@@ -36,7 +36,7 @@ impl TaskSet {
                     options: population.options_in(split),
                     opponent: opponent.clone(),
                     seat: seat as u8,
-                    seed: seed.child("panel").at(tasks.len() as u64),
+                    seed: seed.child("task_set").at(tasks.len() as u64),
                 });
             }
         }

@@ -123,7 +123,7 @@ impl Player {
         let text = match (&mut self.kind, self.episode_config.prompt_form) {
             (PlayerKind::Random(_), _) => "_".to_owned(),
             (PlayerKind::Scripted(agent) | PlayerKind::Expert { agent, .. }, PromptForm::Compact) => {
-                agent.reflect(prompt_body(request, "BOS BACK ")?)
+                agent.reflect(prompt_body(request, "BOS REFLECT ")?)
             }
             (PlayerKind::Scripted(agent) | PlayerKind::Expert { agent, .. }, PromptForm::Full) => {
                 agent.reflect(meta.episode().map_or("", |e| &e.last_observation().compact))
@@ -210,7 +210,7 @@ mod tests {
         let play = |i: u64| {
             let task = population.draw("train", env_info.seats, Seed::new(i)).unwrap();
             let agent = factory.make(&task, Seed::new(i));
-            let mut player = Player::expert(Arc::clone(&episode_config), agent, epsilon, Seed::new(i).child("stray"));
+            let mut player = Player::expert(Arc::clone(&episode_config), agent, epsilon, Seed::new(i).child("epsilon"));
             let built = env_spec.build(&task).unwrap();
             let mut meta =
                 MetaEpisode::new(task, built, Arc::clone(&prompts), Arc::clone(&episode_config), Seed::new(i)).unwrap();

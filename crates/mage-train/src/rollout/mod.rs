@@ -119,7 +119,7 @@ impl Rollout {
             if trajectory.error.is_none() {
                 break;
             }
-            trajectory = self.play(&job.task, job.seed.child("again").at(u64::from(retry)), stage, |_, _| ()).await?;
+            trajectory = self.play(&job.task, job.seed.child("retry").at(u64::from(retry)), stage, |_, _| ()).await?;
         }
         stage(RolloutStage::Done);
         Ok(trajectory)

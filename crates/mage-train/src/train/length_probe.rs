@@ -31,7 +31,7 @@ impl LengthProbe {
         let mut probe = LengthProbe::default();
         let (mut failed, mut first_error) = (0, None);
         for i in 0..count as u64 {
-            let seed = Seed::new(recipe.seed).child("talk").at(i);
+            let seed = Seed::new(recipe.seed).child("length_probe").at(i);
             let task = env.population.draw(&recipe.env.split, seats, seed)?;
             let records = match catch_panic(|| play_randomly(env, &episode_config, task, seed)) {
                 Ok(Some(records)) => records,

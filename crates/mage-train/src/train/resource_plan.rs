@@ -208,7 +208,7 @@ impl UpdateTrial {
             .collect::<Result<_>>()?;
         let pass_size = |i: usize| (i + 1) * sample / passes - i * sample / passes;
         let batches: Vec<TokenForest> = (0..passes)
-            .map(|i| context.warm_start.batch(pass_size(i), seed.child("lesson").at(i as u64), &context.codec))
+            .map(|i| context.warm_start.batch(pass_size(i), seed.child("training_batch").at(i as u64), &context.codec))
             .collect::<Result<_>>()?;
         context.engines.trainer.publish(&WeightsName::default())?;
         let episode_config = Arc::clone(&context.episode_config);

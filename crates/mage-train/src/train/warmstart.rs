@@ -70,8 +70,8 @@ impl WarmStart {
         let mut player = match &self.expert {
             None => Player::random(Arc::clone(&episode_config), seed),
             Some(factory) => {
-                let expert = factory.make(&task, seed.child("teacher"));
-                Player::expert(Arc::clone(&episode_config), expert, self.epsilon, seed.child("stray"))
+                let expert = factory.make(&task, seed.child("expert"));
+                Player::expert(Arc::clone(&episode_config), expert, self.epsilon, seed.child("epsilon"))
             }
         };
         let env = self.env_spec.build(&task)?;

@@ -93,7 +93,7 @@ pub(crate) fn prompts() -> Arc<PromptSet> {
                 .into(),
             reflect_full: "{% include \"rules\" %}\n{{ result }}\n{% include \"remark\" %}".into(),
             play_compact: "BOS GO".into(),
-            reflect_compact: "BOS BACK GO".into(),
+            reflect_compact: "BOS REFLECT GO".into(),
             windows: HistoryWindows::GAMES,
         },
     );

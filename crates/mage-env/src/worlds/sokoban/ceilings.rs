@@ -42,7 +42,7 @@ pub(super) fn ceilings(
         let level = levels.map(|n| i * n / count).or(options.level);
         let mut env = env_spec.env(&task, &SokobanOptions { level, ..options.clone() })?;
         let solved_by_random =
-            play_at_random(&mut env, turns, options.moves_per_action, &mut task_seed.child("luck").rng());
+            play_at_random(&mut env, turns, options.moves_per_action, &mut task_seed.child("random actions").rng());
         let (board, start) = env.start();
         tasks.push(solved(board, start, max_moves, solved_by_random));
         each(i + 1, count);
