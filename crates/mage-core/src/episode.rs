@@ -30,6 +30,19 @@ pub struct Episode {
     pub turns: Vec<Turn>,
     /// The end, if it has ended.
     pub end: Option<End>,
+    /// Its expectation, where the game was enumerated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected: Option<ExpectedValue>,
+}
+
+/// The expectation of score and win over deals, opponent actions and policy actions, given the policy's memory at the
+/// start of the episode; present where the game was enumerated.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ExpectedValue {
+    /// Expected score, in the environment's unit.
+    pub score: f64,
+    /// Probability of a win.
+    pub won: f64,
 }
 
 impl Episode {

@@ -34,7 +34,7 @@ pub use credit::{
 pub use embeddings::{Embeddings, Lexical, cosine, nearest};
 pub use episode_config::EpisodeConfig;
 pub use error::{Error, Result};
-pub use interval::{Bootstrap, ConfidenceInterval, MeanEstimate, RateEstimate};
+pub use interval::{ConfidenceInterval, MeanEstimate, RateEstimate};
 pub use memory::{FinishedEpisode, Memory, MemoryMode, MemoryStep, RecallOrder, RecallQuery, read_reflection};
 pub use meta_episode::{MetaEpisode, Next};
 pub use method::Method;

@@ -233,6 +233,15 @@ impl MetaEpisode {
         Ok(())
     }
 
+    /// Ends the meta-episode with an error and returns its trajectory. The driver calls it after a panic of the
+    /// environment or a failure of the policy.
+    pub fn fail(&mut self, error: String) -> Trajectory {
+        self.error = Some(error);
+        self.stage = MetaEpisodeStage::Over;
+        self.pending = None;
+        self.trajectory()
+    }
+
     fn episode_index(&self) -> u32 {
         self.episodes.len() as u32 - 1
     }

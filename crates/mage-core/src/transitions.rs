@@ -91,6 +91,7 @@ impl Trajectory {
             score: f64::from(e.score()),
             actions: e.turns.len() as u32,
             invalid: e.turns.iter().filter(|t| !t.valid).count() as u32,
+            expected: e.expected,
         });
         Some(MetaEpisodeResult {
             opponent: self.task.opponent.as_ref().map(|o| o.name.clone()),

@@ -1,6 +1,6 @@
 //! Coverage of 95 % confidence intervals.
 
-use mage_core::{Bootstrap, RateEstimate};
+use mage_core::{MeanEstimate, RateEstimate};
 use mage_rng::{Seed, weighted_index};
 use rand::RngExt;
 
@@ -76,60 +76,82 @@ fn rate_interval_is_never_a_point() {
 }
 
 #[test]
-fn bootstrap_interval_has_nominal_coverage() {
-    // Chips won at poker, and a skewed score.
-    for (name, values, weights, n) in [
-        ("chips", vec![-2.0, -1.0, 1.0, 2.0], vec![0.2, 0.25, 0.3, 0.25], 100),
-        ("chips", vec![-2.0, -1.0, 1.0, 2.0], vec![0.2, 0.25, 0.3, 0.25], 401),
-        ("skewed", vec![0.0, 1.0, 10.0], vec![0.7, 0.25, 0.05], 300),
-    ] {
-        let truth: f64 = values.iter().zip(&weights).map(|(v, w)| v * w).sum();
-        let seed = Seed::new(3).child(name);
-        let covered = (0..600)
+fn mean_interval_has_nominal_coverage() {
+    // Chips won at poker, from 6 to 401 tasks, and a skewed score.
+    let chips = (vec![-2.0, -1.0, 1.0, 2.0], vec![0.2, 0.25, 0.3, 0.25]);
+    let skewed = (vec![0.0, 1.0, 10.0], vec![0.7, 0.25, 0.05]);
+    for (name, (values, weights), n) in
+        [("chips", &chips, 6), ("chips", &chips, 20), ("chips", &chips, 401), ("skewed", &skewed, 300)]
+    {
+        let truth: f64 = values.iter().zip(weights).map(|(v, w)| v * w).sum();
+        let covered = (0..1000)
             .filter(|&trial| {
-                let mut rng = seed.child("data").at(trial).rng();
-                let sample: Vec<f64> =
-                    (0..n).map(|_| values[weighted_index(weights.iter().copied(), &mut rng)]).collect();
-                let mean = Bootstrap { seed: seed.child("resample").at(trial), resamples: 400 }.mean(sample);
-                mean.interval.unwrap().contains(truth)
+                let mut rng = Seed::new(3).child(name).at(trial).rng();
+                let mean = MeanEstimate::of((0..n).map(|_| values[weighted_index(weights.iter().copied(), &mut rng)]));
+                mean.interval.is_some_and(|i| i.contains(truth))
             })
             .count();
-        let coverage = covered as f64 / 600.0;
-        assert!((0.915..=0.975).contains(&coverage), "{name}, {n} observations: {coverage}");
+        assert!((920..=975).contains(&covered), "{name}, {n} tasks: {covered} of 1000");
     }
 }
 
+/// Two opponents with different scores in fixed proportions: only the variance within each of them is sampling error.
 #[test]
-fn bootstrap_depends_on_seed_and_values_not_on_order() {
-    let values: Vec<f64> = (0..51).map(|i| f64::from(i * i % 17)).collect();
-    let of = |seed: u64, values: Vec<f64>| Bootstrap { seed: Seed::new(seed), resamples: 200 }.mean(values);
-    assert_eq!(of(1, values.clone()), of(1, values.iter().rev().copied().collect()));
-    assert_ne!(of(1, values.clone()).interval, of(2, values.clone()).interval);
-    let b = Bootstrap { seed: Seed::new(1), resamples: 200 };
-    assert_ne!(b.child("a").mean(values.clone()).interval, b.child("b").mean(values.clone()).interval);
-    assert_ne!(b.at(0).mean(values.clone()).interval, b.at(1).mean(values).interval);
+fn stratified_interval_has_nominal_coverage() {
+    let (mut covered, mut ignoring_strata) = (0, 0);
+    for trial in 0..1000 {
+        let mut rng = Seed::new(4).child("strata").at(trial).rng();
+        let values: Vec<(usize, usize, f64)> =
+            (0..60).map(|task| (task, task % 3 / 2, [0.0, 5.0][task % 3 / 2] + rng.random::<f64>() - 0.5)).collect();
+        let truth = 5.0 / 3.0;
+        let contains = |m: MeanEstimate| m.interval.is_some_and(|i| i.contains(truth));
+        covered += usize::from(contains(MeanEstimate::by_task(values.iter().copied())));
+        ignoring_strata += usize::from(contains(MeanEstimate::of(values.iter().map(|v| v.2))));
+    }
+    assert!((925..=975).contains(&covered), "{covered} of 1000");
+    assert_eq!(ignoring_strata, 1000, "the variance between opponents would make the interval too wide");
+}
+
+/// Seeds of one task are not independent: an interval over them as separate tasks would be too narrow.
+#[test]
+fn mean_interval_over_seeds_has_nominal_coverage() {
+    let covered = (0..1000).filter(|&trial| {
+        let mut rng = Seed::new(5).child("seeds").at(trial).rng();
+        let values = (0..40).flat_map(|task| {
+            let shared = rng.random::<f64>();
+            [0.1, -0.1, 0.0].map(|noise| (task, (), shared + noise))
+        });
+        MeanEstimate::by_task(values).interval.is_some_and(|i| i.contains(0.5))
+    });
+    let covered = covered.count();
+    assert!((925..=975).contains(&covered), "{covered} of 1000");
 }
 
 #[test]
-fn bootstrap_width_matches_the_standard_error() {
-    // ±1 coins: standard error 1/√n, interval ± 1.96 of it.
-    for n in [400_u32, 401] {
-        let m = Bootstrap { resamples: 2000, ..Bootstrap::default() }
-            .mean((0..n).map(|i| if i % 2 == 0 { 1.0 } else { -1.0 }));
-        let interval = m.interval.unwrap();
-        let want = 2.0 * 1.96 / f64::from(n).sqrt();
-        assert!(((interval.high - interval.low) / want - 1.0).abs() < 0.08, "{interval:?}");
-        assert!(interval.contains(m.mean.unwrap()));
-    }
+fn means_do_not_depend_on_the_order_of_values() {
+    let values: Vec<(usize, usize, f64)> = (0..51).map(|i| (i / 2, i % 3, 0.1 * (i * i % 17) as f64)).collect();
+    let reversed = values.iter().rev().copied();
+    assert_eq!(MeanEstimate::by_task(values.iter().copied()), MeanEstimate::by_task(reversed));
+}
+
+/// A stratum of a single task has no variance of its own: it is joined with another one.
+#[test]
+fn strata_of_one_task_are_joined() {
+    let all_single = MeanEstimate::by_task([(0, 'a', 1.0), (1, 'b', 2.0), (2, 'c', 3.0)]);
+    assert_eq!(all_single, MeanEstimate::of([1.0, 2.0, 3.0]));
+    let one_single = MeanEstimate::by_task([(0, 'a', 1.0), (1, 'b', 2.0), (2, 'b', 3.0)]);
+    assert_eq!(one_single, MeanEstimate::of([1.0, 2.0, 3.0]));
 }
 
 #[test]
 fn degenerate_samples_have_no_interval() {
-    let b = Bootstrap::default();
-    assert_eq!((b.mean([]).mean, b.mean([]).interval), (None, None));
-    assert_eq!((b.mean([3.0]).mean, b.mean([3.0]).interval), (Some(3.0), None));
-    assert_eq!((b.mean([3.0, 3.0]).mean, b.mean([3.0, 3.0]).interval), (Some(3.0), None), "no variance, no interval");
-    assert_eq!(Bootstrap { resamples: 0, ..b }.mean([1.0, 2.0]).interval, None);
+    let of = |values: &[f64]| {
+        let m = MeanEstimate::of(values.iter().copied());
+        (m.mean, m.se, m.interval.is_some())
+    };
+    assert_eq!(of(&[]), (None, None, false));
+    assert_eq!(of(&[3.0]), (Some(3.0), None, false));
+    assert_eq!(of(&[0.1, 0.1, 0.1]), (Some(0.1), Some(0.0), false), "no variance, no interval");
     assert_eq!(RateEstimate::new(3, 2).hits, 2);
     assert_eq!(RateEstimate::new(0, 0).rate, None);
 }

@@ -3,7 +3,7 @@
 use crate::{BoxFuture, ChatMessage, FinishReason, Result, SamplingParams, Thinking};
 
 /// Completes conversations.
-pub trait ChatPolicy: Send + Sync {
+pub trait ChatModel: Send + Sync {
     /// Generates the next assistant message.
     fn complete(&self, request: ChatRequest) -> BoxFuture<'_, Result<ChatCompletion>>;
 }

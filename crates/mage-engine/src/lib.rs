@@ -16,7 +16,7 @@ mod trainer;
 mod weights;
 
 pub use action::{ActionCursor, ActionSet, Allowed};
-pub use chat::{ChatCompletion, ChatPolicy, ChatRequest, ChatUsage};
+pub use chat::{ChatCompletion, ChatModel, ChatRequest, ChatUsage};
 pub use error::{Error, Result, truncate_chars};
 pub use forest::{PerToken, Segment, TokenClass, TokenForest, TokenInputs};
 pub use loss::{EntropyTerm, KlForm, KlTerm, Loss, Objective, Reduction, TokenLoss};

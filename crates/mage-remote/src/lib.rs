@@ -1,6 +1,6 @@
 //! Clients of models that run elsewhere.
 //!
-//! - [`openai`]: OpenAI-compatible endpoints as a [`ChatPolicy`](mage_engine::ChatPolicy) and as [`RemoteEmbeddings`].
+//! - [`openai`]: OpenAI-compatible endpoints as a [`ChatModel`](mage_engine::ChatModel) and as [`RemoteEmbeddings`].
 //! - [`tinker`]: training and sampling over the Tinker protocol (SkyRL, hosted services).
 //! - [`vllm`]: sampling from a pool of vLLM servers that receive published weights.
 //!

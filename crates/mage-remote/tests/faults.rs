@@ -7,7 +7,7 @@ use common::{
     proxy::{Fault, Proxy},
     server::Server,
 };
-use mage_engine::{ChatPolicy, ChatUsage, Error};
+use mage_engine::{ChatModel, ChatUsage, Error};
 use mage_remote::{ApiKey, RemoteChat, RemoteEmbeddings, TokenPrices};
 use std::{
     sync::{Arc, atomic::Ordering},

@@ -4,7 +4,7 @@
 //! otherwise the first that is not a scripted agent.
 
 use super::{MethodResult, paper_results};
-use mage_core::{Bootstrap, MetaEpisodeResult, PairedEpisode, compare_paired};
+use mage_core::{MetaEpisodeResult, PairedEpisode, compare_paired};
 use mage_env::Hash;
 use serde::Serialize;
 
@@ -37,7 +37,7 @@ pub(super) fn comparisons(method_results: &[MethodResult], task_results: &[TaskR
     let compare_with_baseline = |second: &TaskResults| {
         let first = baseline(second.task_set).filter(|first| first.result != second.result)?;
         let episodes = method_results[first.result].episodes.min(method_results[second.result].episodes);
-        let by_episode = compare_paired(&first.results, &second.results, episodes, Bootstrap::default());
+        let by_episode = compare_paired(&first.results, &second.results, episodes);
         let has_common_tasks = by_episode.first().is_some_and(|at| at.pass_at_k.tasks > 0);
         has_common_tasks.then_some(MethodComparison { first: first.result, second: second.result, by_episode })
     };

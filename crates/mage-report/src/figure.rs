@@ -5,7 +5,7 @@ use super::{
     chart::{self, Chart, LineStyle, Series},
     opponent_heatmap, paper_results,
 };
-use mage_core::Bootstrap;
+use mage_core::MeanEstimate;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A figure.
@@ -176,8 +176,7 @@ fn learning_curves(env: &str, runs: &[&TrainingRun], colours: &Colours) -> Optio
         let points = by_update.into_iter().map(|(update, scores)| match scores.as_slice() {
             [(score, se)] => (update as f64, *score, Some((score - 1.96 * se, score + 1.96 * se))),
             several => {
-                let mean = Bootstrap::default().at(update).mean(several.iter().map(|(s, _)| *s));
-                let estimate = IntervalEstimate::from(&mean);
+                let estimate = IntervalEstimate::from(&MeanEstimate::of(several.iter().map(|(s, _)| *s)));
                 (update as f64, estimate.value.unwrap_or_default(), estimate.interval)
             }
         });

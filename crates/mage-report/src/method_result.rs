@@ -1,7 +1,7 @@
 //! Result of one method on one task set, over all its seeds.
 
 use super::{ActionCounts, IntervalEstimate};
-use mage_core::{Bootstrap, MetaEpisodeResult, MetricSlice, MetricSummary, UnplayedEpisodes, summarise};
+use mage_core::{MetaEpisodeResult, MetricSlice, MetricSummary, UnplayedEpisodes, summarise};
 use mage_env::solvers::{bound_label, is_lower_bound};
 use serde::Serialize;
 
@@ -125,7 +125,7 @@ pub(super) struct MetricCurves {
 
 /// Computes metrics from results, each with the index of its task.
 pub(super) fn compute_metrics(results: &[(usize, MetaEpisodeResult)], episodes: u32) -> MetricCurves {
-    metrics_from_summary(&summarise(results, episodes, UnplayedEpisodes::NotCounted, Bootstrap::default()))
+    metrics_from_summary(&summarise(results, episodes, UnplayedEpisodes::NotCounted))
 }
 
 /// Converts a stored summary, for evaluations whose trajectories are missing.

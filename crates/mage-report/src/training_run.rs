@@ -1,7 +1,7 @@
 //! Training runs: learning curves, final evaluation and recent trajectories.
 
 use super::method_result::CeilingCurves;
-use mage_core::{Method, Trajectory};
+use mage_core::{MeanEstimate, Method, Trajectory};
 use mage_train::{Error, Result, recipe::Recipe, run_dir::RunDir, sweep::CellInfo};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -56,14 +56,8 @@ pub struct EvalPoint {
 }
 
 #[derive(Deserialize)]
-struct MeanAndError {
-    mean: f64,
-    se: f64,
-}
-
-#[derive(Deserialize)]
 struct EvalScores {
-    score: Vec<MeanAndError>,
+    score: Vec<MeanEstimate>,
 }
 
 /// The used fields of `result.json`.
@@ -186,7 +180,8 @@ pub fn read_run(path: &Path, note: &mut dyn FnMut(String)) -> Result<TrainingRun
     let result = read_result(&path.join("result.json"), note);
     let unit = result.as_ref().map_or_else(|| "score".to_owned(), |r| r.unit.clone());
     let finished = result.as_ref().is_some_and(|r| r.after.is_some());
-    let score_of = |scores: Option<&EvalScores>, n: usize| scores.and_then(|s| s.score.get(n)).map(|e| (e.mean, e.se));
+    let mean_and_se = |e: &MeanEstimate| e.mean.map(|mean| (mean, e.se.unwrap_or(0.0)));
+    let score_of = |scores: Option<&EvalScores>, n: usize| scores.and_then(|s| s.score.get(n)).and_then(mean_and_se);
     let mut episode_scores = Vec::new();
     if let Some(r) = &result {
         let episodes = r.after.as_ref().map_or(0, |s| s.score.len());
@@ -196,8 +191,8 @@ pub fn read_run(path: &Path, note: &mut dyn FnMut(String)) -> Result<TrainingRun
         );
         let ends = [(0, r.before.as_ref()), (updates, r.after.as_ref())];
         for (update, scores) in ends {
-            let last = scores.and_then(|s| s.score.last());
-            eval_curve.extend(last.map(|e| EvalPoint { update, score: e.mean, se: e.se }));
+            let last = scores.and_then(|s| s.score.last()).and_then(mean_and_se);
+            eval_curve.extend(last.map(|(score, se)| EvalPoint { update, score, se }));
         }
         eval_curve.sort_by_key(|point| point.update);
     }

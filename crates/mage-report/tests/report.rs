@@ -1,8 +1,8 @@
 //! Reports of records whose metrics are computed by hand.
 
 use mage_core::{
-    Bootstrap, Completion, Message, MetaEpisodeResult, RequestId, RequestKind, RequestRecord, Trajectory,
-    TrajectoryKey, UnplayedEpisodes,
+    Completion, Message, MetaEpisodeResult, RequestId, RequestKind, RequestRecord, Trajectory, TrajectoryKey,
+    UnplayedEpisodes,
     episode::{Episode, Turn},
     summarise,
 };
@@ -46,6 +46,7 @@ fn record(task: u64, opponent: &str, seed: u64, scores: &[f32]) -> Trajectory {
             start: observation("begins"),
             turns: vec![turn],
             end: Some(End::Terminated { outcome, score: *score }),
+            expected: None,
         }
     });
     let requests = (0..scores.len() as u32).map(|n| RequestRecord {
@@ -90,7 +91,7 @@ fn summary(records: &[Trajectory], policy: &str, prompt_method: Option<&str>, mo
         "policies": [{
             "name": policy, "policy": policy, "prompt_method": prompt_method, "method": Hash::of("method"), "weights": "weights",
             "sampling": model.then(|| json!({})), "errors": 0,
-            "summary": summarise(&results, episodes, UnplayedEpisodes::NotCounted, Bootstrap::default()),
+            "summary": summarise(&results, episodes, UnplayedEpisodes::NotCounted),
         }],
         "comparisons": [],
     })

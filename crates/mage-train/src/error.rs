@@ -32,7 +32,7 @@ pub enum Error {
     },
     /// A scripted policy that cannot respond.
     #[error("{problem}")]
-    Player {
+    ScriptedPolicy {
         /// The cause.
         problem: &'static str,
     },

@@ -17,7 +17,8 @@ pub mod sweep;
 pub mod train;
 
 pub use error::{Error, Result};
-pub use eval::task_set::TaskSet;
+pub use eval::{Evaluator, task_set::TaskSet};
 pub use hub::Hub;
-pub use policy::{EndpointEmbeddings, Player, PolicyHost};
+pub use policy::{EndpointEmbeddings, PolicyHost};
+pub use rollout::{MetaEpisodeBuilder, Played, run_meta_episode};
 pub use train::{ResourcePlan, longest_sequence};

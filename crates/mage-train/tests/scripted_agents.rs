@@ -2,18 +2,14 @@
 //! without.
 
 use mage_core::{
-    Bootstrap, EpisodeConfig, MemoryMode, MetaEpisodeResult, MetricSummary, UnplayedEpisodes, prompt::PromptLibrary,
-    summarise,
+    EpisodeConfig, MemoryMode, MetaEpisodeResult, MetricSummary, UnplayedEpisodes, prompt::PromptLibrary, summarise,
 };
 use mage_env::{
     EnvSpec, Population, Registry, Seed,
     kuhn::{Kuhn, KuhnSpec, equilibrium},
     solvers::{HistoryTree, Profile, ScoreObjective, expected_returns},
 };
-use mage_train::{
-    TaskSet,
-    eval::{Agent, Evaluation},
-};
+use mage_train::{TaskSet, eval::Evaluator, policy::NamedPolicy, rollout::MetaEpisodeBuilder, train::runtime};
 use std::sync::Arc;
 
 /// Four standard errors: one comparison in 16,000 would fail by chance, and the seeds are fixed.
@@ -28,18 +24,20 @@ fn results(
 ) -> Vec<MetaEpisodeResult> {
     let registry = Registry::builtin();
     let env_spec = registry.get("kuhn").unwrap();
-    let evaluation = Arc::new(Evaluation {
-        env_spec: Arc::clone(env_spec),
-        prompts: PromptLibrary::builtin().get("kuhn").unwrap(),
-        episode_config: Arc::new(EpisodeConfig { memory, ..EpisodeConfig::compact(&env_spec.info(), episodes) }),
-        memories: None,
-        task_set: TaskSet::new(population, "train", 2, tasks, Seed::new(1)).unwrap(),
-        agent: Agent::find(&**env_spec, policy, population, "train", episodes).unwrap(),
+    let prompts = PromptLibrary::builtin().get("kuhn").unwrap();
+    let config = EpisodeConfig { memory, ..EpisodeConfig::compact(&env_spec.info(), episodes) };
+    let evaluator = Arc::new(Evaluator {
+        builder: MetaEpisodeBuilder::new(Arc::clone(env_spec), prompts, config),
+        policy: NamedPolicy::scripted(&**env_spec, policy, population, "train", episodes).unwrap(),
+        task_set: TaskSet::new(&**env_spec, population, "train", tasks, Seed::new(1)).unwrap(),
         seed: Seed::new(2),
+        exact_max_states: 0,
+        policy_must_not_fail: true,
         stop: Arc::default(),
     });
     let mut results = Vec::new();
-    evaluation.run(|trajectory| results.extend(trajectory.result())).unwrap();
+    let runtime = runtime(2).unwrap();
+    evaluator.run(runtime.handle(), |_, trajectory| results.extend(trajectory.result())).unwrap();
     assert_eq!(results.len(), tasks);
     results
 }
@@ -127,12 +125,8 @@ fn best_response_nash_and_random_score_their_exact_values() {
 fn reported_intervals_contain_the_exact_values() {
     let population = population();
     let results = results("bayes", MemoryMode::ReflectionOnly, &population, 3, 12_000);
-    let summary: MetricSummary = summarise(
-        &results.into_iter().enumerate().collect::<Vec<_>>(),
-        3,
-        UnplayedEpisodes::NotCounted,
-        Bootstrap::default(),
-    );
+    let summary: MetricSummary =
+        summarise(&results.into_iter().enumerate().collect::<Vec<_>>(), 3, UnplayedEpisodes::NotCounted);
     let report = KuhnSpec::default().oracles(&population, "train", 3).unwrap().unwrap();
     for (at, exact) in summary.overall.by_episode.iter().zip(&report.mean.sum.by_episode) {
         assert!(at.score.interval.unwrap().contains(*exact), "{at:?} {exact}");

@@ -6,8 +6,10 @@ use mage_env::{
 };
 use mage_train::{
     TaskSet,
-    eval::store::TrajectoryStore,
-    eval::{Agent, Evaluation},
+    eval::{Evaluator, store::TrajectoryStore},
+    policy::NamedPolicy,
+    rollout::MetaEpisodeBuilder,
+    train::runtime,
 };
 use std::{
     path::PathBuf,
@@ -59,26 +61,30 @@ impl EnvSpec for SlowKuhn {
     }
 }
 
-fn slow_evaluation(
+fn slow_evaluator(
     store: PathBuf,
     build_time: Duration,
     failing_build: Option<usize>,
-) -> (Arc<SlowKuhn>, Arc<Evaluation>) {
+) -> (Arc<SlowKuhn>, Arc<Evaluator>) {
     let kuhn = Arc::clone(Registry::builtin().get("kuhn").unwrap());
     let (built, stored_at_last) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let env_spec = Arc::new(SlowKuhn { kuhn, build_time, store, built, stored_at_last, failing_build });
     let population = env_spec.default_population();
-    let evaluation = Evaluation {
-        prompts: PromptLibrary::builtin().get("kuhn").unwrap(),
-        episode_config: Arc::new(EpisodeConfig::compact(&env_spec.info(), 2)),
-        memories: None,
-        task_set: TaskSet::new(&population, "train", 2, TASKS, Seed::new(1)).unwrap(),
-        agent: Agent::Random,
+    let prompts = PromptLibrary::builtin().get("kuhn").unwrap();
+    let config = EpisodeConfig::compact(&env_spec.info(), 2);
+    let evaluator = Evaluator {
+        builder: MetaEpisodeBuilder::new(Arc::clone(&env_spec) as Arc<dyn EnvSpec>, prompts, config),
+        policy: NamedPolicy {
+            max_in_flight: 2,
+            ..NamedPolicy::scripted(&*env_spec, "random", &population, "train", 2).unwrap()
+        },
+        task_set: TaskSet::new(&*env_spec, &population, "train", TASKS, Seed::new(1)).unwrap(),
         seed: Seed::new(2),
+        exact_max_states: 0,
+        policy_must_not_fail: true,
         stop: Arc::default(),
-        env_spec: Arc::clone(&env_spec) as Arc<dyn EnvSpec>,
     };
-    (env_spec, Arc::new(evaluation))
+    (env_spec, Arc::new(evaluator))
 }
 
 /// A kill loses a moment of play, not hundreds of tasks.
@@ -86,27 +92,30 @@ fn slow_evaluation(
 fn finished_tasks_are_stored_while_others_run() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("trajectories.jsonl");
-    let (env_spec, evaluation) = slow_evaluation(path.clone(), Duration::from_millis(80), None);
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+    let (env_spec, evaluator) = slow_evaluator(path.clone(), Duration::from_millis(80), None);
     let mut store = TrajectoryStore::open(&path).unwrap();
-    pool.install(|| evaluation.run_into(&mut store, |_| {})).unwrap();
+    evaluator.run_into(runtime(2).unwrap().handle(), &mut store, |_, _| {}).unwrap();
     assert_eq!(store.len(), TASKS);
     let stored = env_spec.stored_at_last.load(Ordering::SeqCst);
     assert!(stored >= TASKS - 8, "{stored} of {TASKS} were stored when the last one started");
 }
 
 #[test]
-fn a_failed_task_does_not_discard_the_others() {
+fn a_failed_task_does_not_stop_the_others_and_is_retried_alone() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("trajectories.jsonl");
-    let (env_spec, evaluation) = slow_evaluation(path.clone(), Duration::ZERO, Some(30));
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+    let (env_spec, evaluator) = slow_evaluator(path.clone(), Duration::ZERO, Some(30));
+    let runtime = runtime(2).unwrap();
     let mut store = TrajectoryStore::open(&path).unwrap();
-    let error = pool.install(|| evaluation.run_into(&mut store, |_| {})).unwrap_err();
-    assert!(error.to_string().contains("injected fault"), "{error}");
-    assert!(store.len() >= 29, "{} were stored", store.len());
-    let before = (store.len(), env_spec.built.load(Ordering::SeqCst));
-    pool.install(|| evaluation.run_into(&mut store, |_| {})).unwrap();
-    assert_eq!(env_spec.built.load(Ordering::SeqCst) - before.1, TASKS - before.0, "only missing tasks are played");
-    assert_eq!(store.len(), TASKS);
+    let mut errors = Vec::new();
+    evaluator.run_into(runtime.handle(), &mut store, |_, trajectory| errors.extend(trajectory.error)).unwrap();
+    assert_eq!(errors.len(), 1);
+    assert!(errors[0].contains("injected fault"), "{errors:?}");
+    assert_eq!((store.len(), env_spec.built.load(Ordering::SeqCst)), (TASKS - 1, TASKS));
+    evaluator.run_into(runtime.handle(), &mut store, |_, _| {}).unwrap();
+    assert_eq!(
+        (store.len(), env_spec.built.load(Ordering::SeqCst)),
+        (TASKS, TASKS + 1),
+        "only the failed task is played"
+    );
 }

@@ -2,14 +2,16 @@
 
 use mage_core::{EpisodeConfig, Lexical, MemoryFactory, MemoryScope, PromptMethod, Trajectory, prompt::PromptLibrary};
 use mage_engine::{
-    BoxFuture, ChatCompletion, ChatPolicy, ChatRequest, ChatUsage, Error, FinishReason, Result, SamplingParams,
-    Thinking,
+    BoxFuture, ChatCompletion, ChatModel, ChatRequest, ChatUsage, Error, FinishReason, Result, SamplingParams, Thinking,
 };
 use mage_env::{Hash, Registry, Seed};
 use mage_train::{
     TaskSet,
+    eval::Evaluator,
     eval::store::{TrajectoryStore, read_trajectories},
-    eval::{Agent, DecodingConfig, Evaluation, ModelAgent, runtime},
+    policy::{DecodingConfig, NamedPolicy},
+    rollout::MetaEpisodeBuilder,
+    train::runtime,
 };
 use std::{
     path::Path,
@@ -18,14 +20,13 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
 };
-use tokio::runtime::Handle;
 
 /// Responds to every prompt differently, so that the content of the memory shows. Fails after `remaining` responses.
 struct FailingModel {
     remaining: AtomicUsize,
 }
 
-impl ChatPolicy for FailingModel {
+impl ChatModel for FailingModel {
     fn complete(&self, request: ChatRequest) -> BoxFuture<'_, Result<ChatCompletion>> {
         let prompt = &request.messages[0].content;
         let mark = Hash::of(prompt).to_string();
@@ -47,24 +48,29 @@ impl ChatPolicy for FailingModel {
     }
 }
 
-fn evaluation(prompt_method: PromptMethod, scope: MemoryScope, responses: usize, runtime: &Handle) -> Arc<Evaluation> {
+fn evaluator(prompt_method: PromptMethod, scope: MemoryScope, responses: usize) -> Arc<Evaluator> {
     let registry = Registry::builtin();
     let env_spec = registry.get("kuhn").unwrap();
     let episode_config = EpisodeConfig { episodes: 2, ..EpisodeConfig::default() };
-    let episode_config = Arc::new(prompt_method.configure(episode_config));
+    let episode_config = prompt_method.configure(episode_config);
     let prompts = PromptLibrary::builtin().get("kuhn").unwrap();
-    let memories =
-        MemoryFactory::new(prompt_method, scope, Arc::new(Lexical), Arc::clone(&episode_config), Arc::clone(&prompts));
+    let memories = MemoryFactory::new(
+        prompt_method,
+        scope,
+        Arc::new(Lexical),
+        Arc::new(episode_config.clone()),
+        Arc::clone(&prompts),
+    );
     let decoding = DecodingConfig { params: SamplingParams::default(), thinking: Thinking::Off };
-    let policy = Arc::new(FailingModel { remaining: responses.into() });
-    Arc::new(Evaluation {
-        env_spec: Arc::clone(env_spec),
-        prompts,
-        episode_config,
-        memories: Some(Arc::new(memories.unwrap())),
-        task_set: TaskSet::new(&env_spec.default_population(), "train", 2, 12, Seed::new(3)).unwrap(),
-        agent: Agent::Model(ModelAgent::chat("failing", "failing", policy, decoding, runtime.clone(), 4)),
+    let model = Arc::new(FailingModel { remaining: responses.into() });
+    let builder = MetaEpisodeBuilder::new(Arc::clone(env_spec), prompts, episode_config);
+    Arc::new(Evaluator {
+        builder: builder.with_memories(Arc::new(memories.unwrap())),
+        policy: NamedPolicy::chat("failing", "failing", model, decoding, 4),
+        task_set: TaskSet::new(&**env_spec, &env_spec.default_population(), "train", 12, Seed::new(3)).unwrap(),
         seed: Seed::new(4),
+        exact_max_states: 0,
+        policy_must_not_fail: false,
         stop: Arc::default(),
     })
 }
@@ -79,9 +85,9 @@ fn a_shared_memory_is_restored_after_an_interruption() {
     let runtime = runtime(2).unwrap();
     let dir = tempfile::tempdir().unwrap();
     for prompt_method in [PromptMethod::AMem, PromptMethod::Memento] {
-        let start = |responses| evaluation(prompt_method, MemoryScope::Shared, responses, runtime.handle());
+        let start = |responses| evaluator(prompt_method, MemoryScope::Shared, responses);
         let whole = dir.path().join(format!("{}-whole", prompt_method.name()));
-        start(10_000).run_into(&mut TrajectoryStore::open(&whole).unwrap(), |_| ()).unwrap();
+        start(10_000).run_into(runtime.handle(), &mut TrajectoryStore::open(&whole).unwrap(), |_, _| ()).unwrap();
         let whole = finished(&whole);
         let first_prompt_len = |t: &Trajectory| t.requests[0].messages[0].content.len();
         assert!(
@@ -89,11 +95,12 @@ fn a_shared_memory_is_restored_after_an_interruption() {
             "prompts of later tasks contain the memory of earlier ones"
         );
         let parts = dir.path().join(format!("{}-parts", prompt_method.name()));
-        let error = start(25).run_into(&mut TrajectoryStore::open(&parts).unwrap(), |_| ()).unwrap_err();
+        let error =
+            start(25).run_into(runtime.handle(), &mut TrajectoryStore::open(&parts).unwrap(), |_, _| ()).unwrap_err();
         assert!(error.to_string().contains("later tasks depend on its memory"), "{error}");
         let stored = finished(&parts).len();
         assert!((1..12).contains(&stored));
-        start(10_000).run_into(&mut TrajectoryStore::open(&parts).unwrap(), |_| ()).unwrap();
+        start(10_000).run_into(runtime.handle(), &mut TrajectoryStore::open(&parts).unwrap(), |_, _| ()).unwrap();
         assert_eq!(finished(&parts), whole, "equal text, in the order of the task set");
     }
 }
@@ -108,16 +115,16 @@ fn tasks_with_separate_memories_do_not_depend_on_each_other() {
         all
     };
     for prompt_method in PromptMethod::ALL {
-        let start = |responses| evaluation(prompt_method, MemoryScope::MetaEpisode, responses, runtime.handle());
+        let start = |responses| evaluator(prompt_method, MemoryScope::MetaEpisode, responses);
         let (once, twice) = (dir.path().join("once"), dir.path().join("twice"));
-        start(10_000).run_into(&mut TrajectoryStore::open(&once).unwrap(), |_| ()).unwrap();
+        start(10_000).run_into(runtime.handle(), &mut TrajectoryStore::open(&once).unwrap(), |_, _| ()).unwrap();
         let mut store = TrajectoryStore::open(&twice).unwrap();
         let mut failures = 0;
-        let first = start(25).run_into(&mut store, |r| failures += usize::from(r.error.is_some()));
+        let first = start(25).run_into(runtime.handle(), &mut store, |_, r| failures += usize::from(r.error.is_some()));
         assert!(first.is_ok() || first.unwrap_err().to_string().contains("consecutive tasks failed"));
         assert!(failures > 0 && store.len() < 12);
         drop(store);
-        start(10_000).run_into(&mut TrajectoryStore::open(&twice).unwrap(), |_| ()).unwrap();
+        start(10_000).run_into(runtime.handle(), &mut TrajectoryStore::open(&twice).unwrap(), |_, _| ()).unwrap();
         assert_eq!(by_key(&twice), by_key(&once), "{}", prompt_method.name());
         for path in [once, twice] {
             std::fs::remove_file(path).unwrap();

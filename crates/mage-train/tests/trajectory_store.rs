@@ -4,31 +4,38 @@ use mage_core::{EpisodeConfig, Trajectory, prompt::PromptLibrary};
 use mage_env::{Registry, Seed};
 use mage_train::{
     Error, TaskSet,
+    eval::Evaluator,
     eval::store::{TrajectoryStore, read_trajectories},
-    eval::{Agent, Evaluation},
+    policy::NamedPolicy,
+    rollout::MetaEpisodeBuilder,
+    train::runtime,
 };
 use std::{fs, io::Write, path::Path, sync::Arc};
 
-fn evaluation(count: usize) -> Arc<Evaluation> {
+fn evaluator(count: usize) -> Arc<Evaluator> {
     let registry = Registry::builtin();
     let env_spec = registry.get("kuhn").unwrap();
-    let task_set = TaskSet::new(&env_spec.default_population(), "train", 2, count, Seed::new(3)).unwrap();
-    Arc::new(Evaluation {
-        env_spec: Arc::clone(env_spec),
-        prompts: PromptLibrary::builtin().get("kuhn").unwrap(),
-        episode_config: Arc::new(EpisodeConfig::compact(&env_spec.info(), 2)),
-        memories: None,
-        task_set,
-        agent: Agent::Random,
+    let (population, prompts) = (env_spec.default_population(), PromptLibrary::builtin().get("kuhn").unwrap());
+    let config = EpisodeConfig::compact(&env_spec.info(), 2);
+    Arc::new(Evaluator {
+        builder: MetaEpisodeBuilder::new(Arc::clone(env_spec), prompts, config),
+        policy: NamedPolicy::scripted(&**env_spec, "random", &population, "train", 2).unwrap(),
+        task_set: TaskSet::new(&**env_spec, &population, "train", count, Seed::new(3)).unwrap(),
         seed: Seed::new(4),
+        exact_max_states: 0,
+        policy_must_not_fail: true,
         stop: Arc::default(),
     })
 }
 
-fn trajectories(count: usize) -> Vec<Trajectory> {
+fn trajectories_with_threads(count: usize, threads: usize) -> Vec<Trajectory> {
     let mut all = Vec::new();
-    evaluation(count).run(|t| all.push(t.clone())).unwrap();
+    evaluator(count).run(runtime(threads).unwrap().handle(), |_, t| all.push(t)).unwrap();
     all
+}
+
+fn trajectories(count: usize) -> Vec<Trajectory> {
+    trajectories_with_threads(count, 2)
 }
 
 fn read(path: &Path) -> Vec<Trajectory> {
@@ -98,26 +105,22 @@ fn a_second_writer_is_refused() {
 fn an_interrupted_evaluation_continues_with_the_missing_tasks() {
     let dir = tempfile::tempdir().unwrap();
     let (whole, halves) = (dir.path().join("whole.jsonl"), dir.path().join("halves.jsonl"));
-    let evaluation = evaluation(700);
-    evaluation.run_into(&mut TrajectoryStore::open(&whole).unwrap(), |_| ()).unwrap();
+    let (evaluator, runtime) = (evaluator(700), runtime(2).unwrap());
+    evaluator.run_into(runtime.handle(), &mut TrajectoryStore::open(&whole).unwrap(), |_, _| ()).unwrap();
     let half = fs::read(&whole).unwrap();
     fs::File::create(&halves).unwrap().write_all(&half[..half.len() / 2]).unwrap();
     let mut store = TrajectoryStore::open(&halves).unwrap();
     let stored = store.len();
     assert!(stored > 0 && stored < 700);
     let mut played = 0;
-    evaluation.run_into(&mut store, |_| played += 1).unwrap();
+    evaluator.run_into(runtime.handle(), &mut store, |_, _| played += 1).unwrap();
     assert_eq!(played + stored, 700);
     assert_eq!(fs::read(&halves).unwrap(), half, "byte-identical to an uninterrupted evaluation");
 }
 
 #[test]
 fn results_do_not_depend_on_the_number_of_threads() {
-    let play = |threads| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| trajectories(300))
-    };
-    assert_eq!(play(1), play(3));
+    assert_eq!(trajectories_with_threads(300, 1), trajectories_with_threads(300, 3));
 }
 
 #[test]
@@ -133,11 +136,11 @@ fn a_file_that_is_not_a_store_is_not_modified() {
 }
 
 #[test]
-fn agents_with_different_populations_have_different_keys() {
+fn scripted_policies_for_different_populations_have_different_keys() {
     let registry = Registry::builtin();
     let env_spec = registry.get("kuhn").unwrap();
     let mut population = env_spec.default_population();
-    let id = |p: &mage_env::Population| Agent::find(&**env_spec, "bayes", p, "train", 3).unwrap().id().to_owned();
+    let id = |p: &mage_env::Population| NamedPolicy::scripted(&**env_spec, "bayes", p, "train", 3).unwrap().id;
     let before = id(&population);
     population.opponents[0].weight = 0.31;
     assert_ne!(before, id(&population));

@@ -13,8 +13,10 @@ use mage_env::{Registry, Seed};
 use mage_remote::{Endpoint, OpenAiClient, RemoteChat};
 use mage_train::{
     TaskSet,
-    eval::store::TrajectoryStore,
-    eval::{Agent, DecodingConfig, Evaluation, ModelAgent, runtime},
+    eval::{Evaluator, store::TrajectoryStore},
+    policy::{DecodingConfig, NamedPolicy},
+    rollout::MetaEpisodeBuilder,
+    train::runtime,
 };
 use std::{
     sync::Arc,
@@ -34,31 +36,23 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let runtime = runtime(0)?;
     let mut endpoint = Endpoint::new(&format!("http://{}", server.address), "tiny")?;
     endpoint.limits.max_in_flight = MAX_IN_FLIGHT;
-    let policy = Arc::new(RemoteChat::new(OpenAiClient::new(endpoint)?));
+    let model = Arc::new(RemoteChat::new(OpenAiClient::new(endpoint)?));
     let registry = Registry::builtin();
     let env_spec = registry.get("kuhn")?;
-    let settings =
-        Arc::new(PromptMethod::Reflexion.configure(EpisodeConfig { episodes: 3, ..EpisodeConfig::default() }));
+    let config = PromptMethod::Reflexion.configure(EpisodeConfig { episodes: 3, ..EpisodeConfig::default() });
     let prompts = PromptLibrary::builtin().get("kuhn")?;
     let (scope, embeddings) = (MemoryScope::MetaEpisode, Arc::new(Lexical));
-    let memories =
-        MemoryFactory::new(PromptMethod::Reflexion, scope, embeddings, Arc::clone(&settings), Arc::clone(&prompts))?;
+    let shared = Arc::new(config.clone());
+    let memories = MemoryFactory::new(PromptMethod::Reflexion, scope, embeddings, shared, Arc::clone(&prompts))?;
+    let builder = MetaEpisodeBuilder::new(Arc::clone(env_spec), prompts, config);
     let decoding = DecodingConfig { params: SamplingParams::default(), thinking: Thinking::Off };
-    let evaluation = Arc::new(Evaluation {
-        env_spec: Arc::clone(env_spec),
-        prompts,
-        episode_config: settings,
-        memories: Some(Arc::new(memories)),
-        task_set: TaskSet::new(&env_spec.default_population(), "in-domain", 2, TASKS, Seed::new(1))?,
-        agent: Agent::Model(ModelAgent::chat(
-            "tiny",
-            "tiny",
-            policy,
-            decoding,
-            runtime.handle().clone(),
-            MAX_IN_FLIGHT,
-        )),
+    let evaluator = Arc::new(Evaluator {
+        builder: builder.with_memories(Arc::new(memories)),
+        task_set: TaskSet::new(&**env_spec, &env_spec.default_population(), "in-domain", TASKS, Seed::new(1))?,
+        policy: NamedPolicy::chat("tiny", "tiny", model, decoding, MAX_IN_FLIGHT),
         seed: Seed::new(1),
+        exact_max_states: 0,
+        policy_must_not_fail: true,
         stop: Arc::default(),
     });
     let dir = std::env::temp_dir().join(format!("mage-endpoint-throughput-{}", std::process::id()));
@@ -66,7 +60,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let started = Instant::now();
     {
         let mut store = TrajectoryStore::open(&dir)?;
-        evaluation.run_into(&mut store, |record| requests += record.requests.len())?;
+        evaluator.run_into(runtime.handle(), &mut store, |_, trajectory| requests += trajectory.requests.len())?;
     }
     let seconds = started.elapsed().as_secs_f64();
     std::fs::remove_file(&dir)?;

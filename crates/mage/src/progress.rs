@@ -5,7 +5,8 @@ use crate::{
     table::{duration, score},
 };
 use indicatif::ProgressBar;
-use mage_train::{eval::evaluator::EvalEstimate, train::TrainEvent};
+use mage_core::MeanEstimate;
+use mage_train::train::TrainEvent;
 use std::{
     collections::BTreeMap,
     io::IsTerminal,
@@ -180,8 +181,12 @@ fn rounded(rate: f64) -> String {
 }
 
 /// A mean with its standard error; exact values have none.
-pub(crate) fn estimate(e: &EvalEstimate) -> String {
-    if e.se == 0.0 { score(e.mean) } else { format!("{} ± {:.3}", score(e.mean), e.se) }
+pub(crate) fn estimate(e: &MeanEstimate) -> String {
+    match (e.mean, e.se) {
+        (Some(mean), Some(se)) if se > 0.0 => format!("{} ± {se:.3}", score(mean)),
+        (Some(mean), _) => score(mean),
+        (None, _) => "-".to_owned(),
+    }
 }
 
 #[cfg(test)]

@@ -4,15 +4,16 @@ use crate::{App, cli::TaskSelection, output::Output, usage};
 use mage_env::{EnvSpec, OpponentSpec, Population, PopulationMember};
 use std::{path::Path, sync::Arc};
 
-/// The environment and the population of a command line.
+/// The environment and the population of a command line. `base` replaces the environment's default population.
 pub(crate) fn select(
     app: &App,
     env: &str,
     selection: &TaskSelection,
+    base: Option<Population>,
 ) -> anyhow::Result<(Arc<dyn EnvSpec>, Population)> {
     let env_spec = Arc::clone(app.registry.get(env).map_err(usage)?);
     let mut population = match &selection.population {
-        None => env_spec.default_population(),
+        None => base.unwrap_or_else(|| env_spec.default_population()),
         Some(name) => read_population(&*env_spec, name)?,
     };
     if population.env != env_spec.id() {

@@ -32,7 +32,7 @@ impl ServerProcess {
 
     /// Starts a server with this latency.
     fn slow(address: Option<SocketAddr>, latency: Duration) -> Self {
-        let runtime = mage_train::eval::runtime(2).unwrap();
+        let runtime = mage_train::train::runtime(2).unwrap();
         let address = address.unwrap_or_else(|| "127.0.0.1:0".parse().unwrap());
         let server = runtime.block_on(Server::start_at(address, latency, model));
         ServerProcess { server, runtime }

@@ -4,7 +4,7 @@
 //! in each episode. The gap between them is the room for adaptation; the distance to the second is the regret.
 
 use super::MetaEpisodeResult;
-use crate::{Bootstrap, MeanEstimate};
+use crate::MeanEstimate;
 use serde::{Deserialize, Serialize};
 
 /// Exact ceilings by episode index, in the unit of the score. They must be for the same mix of opponents and seats as
@@ -39,33 +39,31 @@ pub struct EpisodeGap {
     pub regret: MeanEstimate,
 }
 
-/// Compares the scores of meta-episodes, each with the index of its task, with the ceiling.
+/// Compares the scores of meta-episodes, each with the index of its task, with the ceiling. Episodes with an expectation
+/// count with their expected score. Means are stratified by opponent and seat.
 ///
 /// ```
-/// use mage_core::{Bootstrap, Ceiling, EpisodeEnding, EpisodeResult, MetaEpisodeResult, compare_to_ceiling};
+/// use mage_core::{Ceiling, EpisodeEnding, EpisodeResult, MetaEpisodeResult, compare_to_ceiling};
 ///
-/// let episode = |score| EpisodeResult { ending: EpisodeEnding::Won, score, actions: 1, invalid: 0 };
+/// let episode = |score| EpisodeResult { ending: EpisodeEnding::Won, score, actions: 1, invalid: 0, expected: None };
 /// let result = MetaEpisodeResult {
 ///     opponent: None, seat: 0, episodes: vec![episode(0.25), episode(0.5)], stopped_after_win: false,
 /// };
 /// let ceiling = Ceiling { memoryless: vec![0.25, 0.25], adaptive: vec![0.25, 0.75] };
-/// let comparison = compare_to_ceiling(&[(0, result)], &ceiling, Bootstrap::default());
+/// let comparison = compare_to_ceiling(&[(0, result)], &ceiling);
 /// assert!(comparison.by_episode[0].gap_fraction.is_none()); // no gap in the first episode
 /// assert_eq!(comparison.by_episode[1].gap_fraction.unwrap().mean, Some(0.5));
 /// assert_eq!(comparison.total_regret.mean, Some(0.25));
 /// ```
-pub fn compare_to_ceiling(
-    results: &[(usize, MetaEpisodeResult)],
-    ceiling: &Ceiling,
-    bootstrap: Bootstrap,
-) -> CeilingComparison {
+pub fn compare_to_ceiling(results: &[(usize, MetaEpisodeResult)], ceiling: &Ceiling) -> CeilingComparison {
     let played = results.iter().map(|(_, r)| r.episodes.len()).max().unwrap_or(0);
     let episodes = played.min(ceiling.adaptive.len()).min(ceiling.memoryless.len());
     let by_episode = (0..episodes)
         .map(|i| {
             let (low, high) = (ceiling.memoryless[i], ceiling.adaptive[i]);
-            let scores = results.iter().filter_map(|(task, r)| Some((*task, r.episodes.get(i)?.score)));
-            let score = bootstrap.child("ceiling").at(i as u64).mean_by_task(scores);
+            let scores =
+                results.iter().filter_map(|(task, r)| Some((*task, r.stratum(), r.episodes.get(i)?.estimated_score())));
+            let score = MeanEstimate::by_task(scores);
             // The fraction is linear in the score, and so is its interval.
             let fraction = gap_fraction(low, low, high).map(|_| score.map(|x| (x - low) / (high - low)));
             EpisodeGap { k: i as u32 + 1, gap_fraction: fraction, regret: score.map(|x| high - x) }
@@ -73,10 +71,11 @@ pub fn compare_to_ceiling(
         .collect();
     let regret = |r: &MetaEpisodeResult| {
         let pairs = || r.episodes.iter().zip(&ceiling.adaptive).take(episodes);
-        (pairs().count() == episodes).then(|| pairs().map(|(e, best)| best - e.score).sum())
+        (pairs().count() == episodes).then(|| pairs().map(|(e, best)| best - e.estimated_score()).sum())
     };
-    let finished = results.iter().filter(|_| episodes > 0).filter_map(|(task, r)| Some((*task, regret(r)?)));
-    CeilingComparison { by_episode, total_regret: bootstrap.child("total regret").mean_by_task(finished) }
+    let finished =
+        results.iter().filter(|_| episodes > 0).filter_map(|(task, r)| Some((*task, r.stratum(), regret(r)?)));
+    CeilingComparison { by_episode, total_regret: MeanEstimate::by_task(finished) }
 }
 
 /// Position of `score` between `memoryless` (0) and `adaptive` (1); `None` unless `adaptive` exceeds `memoryless` by

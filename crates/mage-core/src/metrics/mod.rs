@@ -8,7 +8,7 @@ mod paired_comparison;
 pub use ceiling::{Ceiling, CeilingComparison, EpisodeGap, compare_to_ceiling, gap_fraction};
 pub use paired_comparison::{PairedEpisode, PairedRate, compare_paired};
 
-use crate::{Bootstrap, MeanEstimate, RateEstimate};
+use crate::{MeanEstimate, RateEstimate, episode::ExpectedValue};
 use mage_env::{End, Outcome};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,6 +49,16 @@ pub struct EpisodeResult {
     pub actions: u32,
     /// Number of invalid actions.
     pub invalid: u32,
+    /// Its expectation, where the game was enumerated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected: Option<ExpectedValue>,
+}
+
+impl EpisodeResult {
+    /// The expected score if there is one, otherwise the played score: the observation that means of scores use.
+    fn estimated_score(&self) -> f64 {
+        self.expected.map_or(self.score, |e| e.score)
+    }
 }
 
 /// The result of a meta-episode.
@@ -65,6 +75,11 @@ pub struct MetaEpisodeResult {
 }
 
 impl MetaEpisodeResult {
+    /// The stratum of its task. Task sets contain opponents and seats in fixed proportions.
+    fn stratum(&self) -> (Option<&str>, u8) {
+        (self.opponent.as_deref(), self.seat)
+    }
+
     /// Whether the k-th episode (from 1) was not played because an earlier one was won. Requires an actual win: the
     /// flag without a win means an unfinished meta-episode.
     fn skipped(&self, k: usize) -> bool {
@@ -114,6 +129,10 @@ pub enum UnplayedEpisodes {
 /// value). Use runs without early stop for curves that show adaptation.
 ///
 /// A meta-episode that ended before k for any other reason (an error) is excluded at k.
+///
+/// **Expectations.** Where the game was enumerated, the observation of a score is its expectation ([`ExpectedValue`])
+/// instead of the played score, and there are means of the probability of a win. All rates, cumulative and per episode,
+/// are those of the played episodes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MetricSummary {
     /// All meta-episodes.
@@ -131,10 +150,15 @@ pub struct MetricSlice {
     pub meta_episodes: u64,
     /// Number of tasks.
     pub tasks: u64,
+    /// Whether there are meta-episodes and all their episodes have an expectation: scores are then free of the noise of
+    /// play.
+    #[serde(default)]
+    pub exact: bool,
     /// One entry per episode index.
     pub by_episode: Vec<EpisodeMetrics>,
-    /// The score per episode, averaged over the episodes of each meta-episode, then over the meta-episodes of a task,
-    /// then over tasks. The task is one observation, because its episodes are not independent.
+    /// The score per episode (expected, otherwise played), averaged over the episodes of each meta-episode, then over
+    /// the meta-episodes of a task, then over tasks. The task is one observation, because its episodes are not
+    /// independent.
     pub score: MeanEstimate,
     /// Rate of invalid actions. The interval assumes independent actions, which actions of one episode are not: it is a
     /// lower bound on the uncertainty.
@@ -146,12 +170,15 @@ pub struct MetricSlice {
 pub struct EpisodeMetrics {
     /// The episode, from 1.
     pub k: u32,
-    /// Cumulative: won at least one of the first k.
+    /// Cumulative: won at least one of the first k, as played.
     pub pass_at_k: RateEstimate,
-    /// Cumulative: won or drew at least one of the first k.
+    /// Cumulative: won or drew at least one of the first k, as played.
     pub draw_or_win_at_k: RateEstimate,
-    /// Won the k-th.
+    /// Won the k-th, as played.
     pub won: RateEstimate,
+    /// Probability of a win of the k-th; present if all counted episodes have an expectation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub win_probability: Option<MeanEstimate>,
     /// Drew the k-th.
     pub drew: RateEstimate,
     /// Won or drew the k-th.
@@ -160,7 +187,7 @@ pub struct EpisodeMetrics {
     pub lost: RateEstimate,
     /// Ran out of turns in the k-th.
     pub truncated: RateEstimate,
-    /// Score of the k-th, in the environment's unit.
+    /// Score of the k-th, in the environment's unit: expected if the episode has an expectation, otherwise played.
     pub score: MeanEstimate,
     /// Rate of invalid actions in the k-th.
     pub invalid: RateEstimate,
@@ -170,13 +197,13 @@ pub struct EpisodeMetrics {
 type TaskResult<'a> = (usize, &'a MetaEpisodeResult);
 
 /// Aggregates meta-episodes, each with the index of its task. Curves have `episodes` points, even if all meta-episodes
-/// stopped earlier. The task is one observation, in every slice. The result does not depend on the order of the
-/// meta-episodes.
+/// stopped earlier. The task is one observation, in every slice; means are stratified by opponent and seat. The result
+/// does not depend on the order of the meta-episodes.
 ///
 /// ```
-/// use mage_core::{Bootstrap, EpisodeEnding, EpisodeResult, MetaEpisodeResult, UnplayedEpisodes, summarise};
+/// use mage_core::{EpisodeEnding, EpisodeResult, MetaEpisodeResult, UnplayedEpisodes, summarise};
 ///
-/// let episode = |ending, score| EpisodeResult { ending, score, actions: 2, invalid: 0 };
+/// let episode = |ending, score| EpisodeResult { ending, score, actions: 2, invalid: 0, expected: None };
 /// let result = |seat, episodes, stopped_after_win| MetaEpisodeResult {
 ///     opponent: Some("aggressive".into()), seat, episodes, stopped_after_win,
 /// };
@@ -184,56 +211,48 @@ type TaskResult<'a> = (usize, &'a MetaEpisodeResult);
 ///     (0, result(0, vec![episode(EpisodeEnding::Won, 1.0)], true)), // stopped after the first episode
 ///     (1, result(1, vec![episode(EpisodeEnding::Lost, -1.0), episode(EpisodeEnding::Won, 2.0)], true)),
 /// ];
-/// let summary = summarise(&results, 2, UnplayedEpisodes::NotCounted, Bootstrap::default());
+/// let summary = summarise(&results, 2, UnplayedEpisodes::NotCounted);
 /// let second = &summary.overall.by_episode[1];
 /// assert_eq!((second.pass_at_k.hits, second.pass_at_k.trials), (2, 2)); // both have won
 /// assert_eq!((second.won.hits, second.won.trials), (1, 1)); // one played it
 /// assert_eq!(summary.by_seat[&1].score.mean, Some(0.5));
 /// ```
-pub fn summarise(
-    results: &[(usize, MetaEpisodeResult)],
-    episodes: u32,
-    unplayed: UnplayedEpisodes,
-    bootstrap: Bootstrap,
-) -> MetricSummary {
-    let slice = |of: &[TaskResult<'_>], name: &str| measure(of, episodes, unplayed, bootstrap.child(name));
+pub fn summarise(results: &[(usize, MetaEpisodeResult)], episodes: u32, unplayed: UnplayedEpisodes) -> MetricSummary {
+    let all: Vec<TaskResult<'_>> = results.iter().map(|(task, r)| (*task, r)).collect();
+    let slice = |of: &[TaskResult<'_>]| measure(of, episodes, unplayed);
     let mut by_opponent: BTreeMap<&str, Vec<TaskResult<'_>>> = BTreeMap::new();
     let mut by_seat: BTreeMap<u8, Vec<TaskResult<'_>>> = BTreeMap::new();
-    for (task, r) in results {
+    for &(task, r) in &all {
         if let Some(opponent) = &r.opponent {
-            by_opponent.entry(opponent).or_default().push((*task, r));
+            by_opponent.entry(opponent).or_default().push((task, r));
         }
-        by_seat.entry(r.seat).or_default().push((*task, r));
+        by_seat.entry(r.seat).or_default().push((task, r));
     }
     MetricSummary {
-        overall: slice(&results.iter().map(|(task, r)| (*task, r)).collect::<Vec<_>>(), "overall"),
-        by_opponent: by_opponent.iter().map(|(o, of)| ((*o).to_owned(), slice(of, &format!("opponent {o}")))).collect(),
-        by_seat: by_seat.iter().map(|(s, of)| (*s, slice(of, &format!("seat {s}")))).collect(),
+        overall: slice(&all),
+        by_opponent: by_opponent.into_iter().map(|(o, of)| (o.to_owned(), slice(&of))).collect(),
+        by_seat: by_seat.into_iter().map(|(s, of)| (s, slice(&of))).collect(),
     }
 }
 
-fn measure(results: &[TaskResult<'_>], episodes: u32, unplayed: UnplayedEpisodes, bootstrap: Bootstrap) -> MetricSlice {
-    let by_episode =
-        (1..=episodes as usize).map(|k| measure_at(results, k, unplayed, bootstrap.child("score"))).collect();
-    let average = |(task, r): &TaskResult<'_>| {
-        let total = r.episodes.iter().map(|e| e.score).sum::<f64>();
-        (!r.episodes.is_empty()).then(|| (*task, total / r.episodes.len() as f64))
-    };
+fn measure(results: &[TaskResult<'_>], episodes: u32, unplayed: UnplayedEpisodes) -> MetricSlice {
+    let played = || results.iter().filter(|(_, r)| !r.episodes.is_empty());
+    let averages = played().map(|(task, r)| {
+        let total = r.episodes.iter().map(EpisodeResult::estimated_score).sum::<f64>();
+        (*task, r.stratum(), total / r.episodes.len() as f64)
+    });
+    let mut episodes_played = results.iter().flat_map(|(_, r)| &r.episodes);
     MetricSlice {
         meta_episodes: results.len() as u64,
         tasks: results.iter().map(|(task, _)| task).collect::<BTreeSet<_>>().len() as u64,
-        by_episode,
-        score: bootstrap.child("overall score").mean_by_task(results.iter().filter_map(average)),
+        exact: !results.is_empty() && episodes_played.all(|e| e.expected.is_some()),
+        by_episode: (1..=episodes as usize).map(|k| measure_at(results, k, unplayed)).collect(),
+        score: MeanEstimate::by_task(averages),
         invalid: invalid_rate(results.iter().flat_map(|(_, r)| &r.episodes)),
     }
 }
 
-fn measure_at(
-    results: &[TaskResult<'_>],
-    k: usize,
-    unplayed: UnplayedEpisodes,
-    bootstrap: Bootstrap,
-) -> EpisodeMetrics {
+fn measure_at(results: &[TaskResult<'_>], k: usize, unplayed: UnplayedEpisodes) -> EpisodeMetrics {
     let win = |e| e == EpisodeEnding::Won;
     let draw = |e| e == EpisodeEnding::Draw;
     let draw_or_win = |e| win(e) || draw(e);
@@ -241,18 +260,22 @@ fn measure_at(
         RateEstimate::by_task(results.iter().filter_map(|(task, r)| Some((*task, of(r)?))))
     };
     let single = |ended: &dyn Fn(EpisodeEnding) -> bool| rate(&|r| r.at(k, unplayed, ended));
-    let played = || results.iter().filter_map(|(task, r)| Some((*task, r.episodes.get(k - 1)?)));
+    let played = || results.iter().filter_map(|(task, r)| Some((*task, r.stratum(), r.episodes.get(k - 1)?)));
+    // `None` if an episode has no expectation.
+    let win_probabilities: Option<Vec<_>> =
+        played().map(|(task, stratum, e)| Some((task, stratum, e.expected?.won))).collect();
     EpisodeMetrics {
         k: k as u32,
         pass_at_k: rate(&|r| r.within(k, win)),
         draw_or_win_at_k: rate(&|r| r.within(k, draw_or_win)),
         won: single(&win),
+        win_probability: win_probabilities.filter(|of| !of.is_empty()).map(MeanEstimate::by_task),
         drew: single(&draw),
         draw_or_win: single(&draw_or_win),
         lost: single(&|e| e == EpisodeEnding::Lost),
         truncated: single(&|e| e == EpisodeEnding::Truncated),
-        score: bootstrap.at(k as u64).mean_by_task(played().map(|(task, e)| (task, e.score))),
-        invalid: invalid_rate(played().map(|(_, e)| e)),
+        score: MeanEstimate::by_task(played().map(|(task, stratum, e)| (task, stratum, e.estimated_score()))),
+        invalid: invalid_rate(played().map(|(_, _, e)| e)),
     }
 }
 

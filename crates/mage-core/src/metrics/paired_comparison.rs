@@ -6,9 +6,9 @@
 //! least as extreme if the sign of each task's difference were random. With one seed this is McNemar's exact test; with
 //! several it is its clustered form (Durkalski et al., 2003), exact as long as the count is feasible.
 
-use super::{EpisodeEnding, MetaEpisodeResult, UnplayedEpisodes};
+use super::{EpisodeEnding, EpisodeResult, MetaEpisodeResult, UnplayedEpisodes};
 use crate::{
-    Bootstrap, MeanEstimate,
+    MeanEstimate,
     interval::{ConfidenceInterval, Z},
 };
 use serde::{Deserialize, Serialize};
@@ -23,7 +23,7 @@ pub struct PairedEpisode {
     pub pass_at_k: PairedRate,
     /// Won the k-th; only tasks in which both played it.
     pub won: PairedRate,
-    /// Score of the k-th, first minus second; only tasks in which both played it.
+    /// Score of the k-th (expected, otherwise played), first minus second; only tasks in which both played it.
     pub score: MeanEstimate,
 }
 
@@ -38,26 +38,27 @@ pub struct PairedRate {
     pub second_ahead: u64,
     /// Two-sided p-value under the hypothesis that both methods are equal.
     pub p_value: f64,
-    /// First minus second, by task. The interval is a bootstrap over tasks. If all differences are equal, the bootstrap
-    /// has no variance, and the interval is Agresti and Min's (2005) for paired rates.
+    /// First minus second, by task. If the differences of each opponent and seat are equal, the standard error is 0, and
+    /// the interval is Agresti and Min's (2005) for paired rates.
     pub difference: MeanEstimate,
 }
 
-/// Compares two methods by episode; each meta-episode comes with the index of its task.
+/// Compares two methods by episode; each meta-episode comes with the index of its task. Means of differences are
+/// stratified by opponent and seat.
 ///
 /// ```
-/// use mage_core::{Bootstrap, EpisodeEnding, EpisodeResult, MetaEpisodeResult, compare_paired};
+/// use mage_core::{EpisodeEnding, EpisodeResult, MetaEpisodeResult, compare_paired};
 ///
 /// let result = |ending| MetaEpisodeResult {
 ///     opponent: None,
 ///     seat: 0,
-///     episodes: vec![EpisodeResult { ending, score: 0.0, actions: 1, invalid: 0 }],
+///     episodes: vec![EpisodeResult { ending, score: 0.0, actions: 1, invalid: 0, expected: None }],
 ///     stopped_after_win: false,
 /// };
 /// let (won, lost) = (result(EpisodeEnding::Won), result(EpisodeEnding::Lost));
 /// let first: Vec<_> = (0..10).map(|task| (task, won.clone())).collect();
 /// let second: Vec<_> = (0..10).map(|task| (task, if task < 6 { lost.clone() } else { won.clone() })).collect();
-/// let at = &compare_paired(&first, &second, 1, Bootstrap::default())[0];
+/// let at = &compare_paired(&first, &second, 1)[0];
 /// assert_eq!((at.won.first_ahead, at.won.second_ahead, at.won.tasks), (6, 0, 10));
 /// assert!((at.won.p_value - 2.0 / 64.0).abs() < 1e-12); // six differences of equal sign
 /// assert_eq!(at.won.difference.mean, Some(0.6));
@@ -66,34 +67,32 @@ pub fn compare_paired(
     first: &[(usize, MetaEpisodeResult)],
     second: &[(usize, MetaEpisodeResult)],
     episodes: u32,
-    bootstrap: Bootstrap,
 ) -> Vec<PairedEpisode> {
     let won = |e| e == EpisodeEnding::Won;
     let measure = |k: usize| {
-        let bootstrap = bootstrap.child("paired").at(k as u64);
-        let rate = |of: &dyn Fn(&MetaEpisodeResult) -> Option<bool>, name: &str| {
-            let value = |r: &MetaEpisodeResult| of(r).map(|hit| f64::from(u8::from(hit)));
-            paired_rate(&by_task(first, second, &value), bootstrap.child(name))
+        let rate = |of: &dyn Fn(&MetaEpisodeResult) -> Option<bool>| {
+            paired_rate(&by_task(first, second, &|r| of(r).map(|hit| f64::from(u8::from(hit)))))
         };
-        let scores = by_task(first, second, &|r| r.episodes.get(k - 1).map(|e| e.score));
+        let scores = by_task(first, second, &|r| r.episodes.get(k - 1).map(EpisodeResult::estimated_score));
         PairedEpisode {
             k: k as u32,
-            pass_at_k: rate(&|r| r.within(k, won), "pass"),
-            won: rate(&|r| r.at(k, UnplayedEpisodes::NotCounted, won), "won"),
-            score: bootstrap.child("score").mean(scores.iter().map(PairedTask::difference)),
+            pass_at_k: rate(&|r| r.within(k, won)),
+            won: rate(&|r| r.at(k, UnplayedEpisodes::NotCounted, won)),
+            score: mean_difference(&scores),
         }
     };
     (1..=episodes as usize).map(measure).collect()
 }
 
-/// The results of both methods in one task: sums over seeds, and numbers of seeds.
+/// The results of both methods in one task: its stratum, sums over seeds, and numbers of seeds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct PairedTask {
+struct PairedTask<'a> {
+    stratum: (Option<&'a str>, u8),
     sums: [f64; 2],
     counts: [u32; 2],
 }
 
-impl PairedTask {
+impl PairedTask<'_> {
     fn difference(&self) -> f64 {
         let [a, b] = [0, 1].map(|i| self.sums[i] / f64::from(self.counts[i]));
         a - b
@@ -101,15 +100,16 @@ impl PairedTask {
 }
 
 /// The tasks that both methods played.
-fn by_task(
-    first: &[(usize, MetaEpisodeResult)],
-    second: &[(usize, MetaEpisodeResult)],
+fn by_task<'a>(
+    first: &'a [(usize, MetaEpisodeResult)],
+    second: &'a [(usize, MetaEpisodeResult)],
     value: &dyn Fn(&MetaEpisodeResult) -> Option<f64>,
-) -> Vec<PairedTask> {
-    let mut tasks: BTreeMap<usize, PairedTask> = BTreeMap::new();
+) -> Vec<PairedTask<'a>> {
+    let mut tasks: BTreeMap<usize, PairedTask<'a>> = BTreeMap::new();
     for (i, results) in [first, second].into_iter().enumerate() {
-        for (task, x) in results.iter().filter_map(|(task, r)| Some((task, value(r)?))) {
-            let pair = tasks.entry(*task).or_default();
+        for (task, r, x) in results.iter().filter_map(|(task, r)| Some((task, r, value(r)?))) {
+            let new = PairedTask { stratum: r.stratum(), ..PairedTask::default() };
+            let pair = tasks.entry(*task).or_insert(new);
             pair.sums[i] += x;
             pair.counts[i] += 1;
         }
@@ -117,11 +117,15 @@ fn by_task(
     tasks.into_values().filter(|pair| pair.counts.iter().all(|n| *n > 0)).collect()
 }
 
-fn paired_rate(tasks: &[PairedTask], bootstrap: Bootstrap) -> PairedRate {
+fn mean_difference(tasks: &[PairedTask<'_>]) -> MeanEstimate {
+    MeanEstimate::by_task(tasks.iter().enumerate().map(|(i, t)| (i, t.stratum, t.difference())))
+}
+
+fn paired_rate(tasks: &[PairedTask<'_>]) -> PairedRate {
     let ahead = |sign: f64| tasks.iter().filter(|t| t.difference() * sign > 0.0).count() as u64;
-    let mut difference = bootstrap.mean(tasks.iter().map(PairedTask::difference));
-    if difference.interval.is_none() && bootstrap.resamples > 0 && tasks.len() > 1 {
-        difference.interval = difference.mean.map(|mean| agresti_min(mean, tasks.len() as f64));
+    let mut difference = mean_difference(tasks);
+    if difference.se == Some(0.0) {
+        difference.interval = Some(agresti_min(tasks));
     }
     PairedRate {
         tasks: tasks.len() as u64,
@@ -132,12 +136,13 @@ fn paired_rate(tasks: &[PairedTask], bootstrap: Bootstrap) -> PairedRate {
     }
 }
 
-/// Agresti and Min's interval of a difference of paired rates if all `n` tasks differ by `d`. It adds 1/2 to each cell
-/// of the 2×2 table of successes, that is two tasks in total.
-fn agresti_min(d: f64, n: f64) -> ConfidenceInterval {
-    let mean = n * d / (n + 2.0);
-    let variance = (n * d * d + 1.0) / (n + 2.0) - mean * mean;
-    let half_width = Z * (variance / (n + 2.0)).sqrt();
+/// Agresti and Min's interval of a difference of paired rates. It adds 1/2 to each cell of the 2×2 table of successes,
+/// that is two tasks in total.
+fn agresti_min(tasks: &[PairedTask<'_>]) -> ConfidenceInterval {
+    let n = tasks.len() as f64 + 2.0;
+    let sum = |power: i32| tasks.iter().map(|t| t.difference().powi(power)).sum::<f64>();
+    let mean = sum(1) / n;
+    let half_width = Z * (((sum(2) + 1.0) / n - mean * mean) / n).sqrt();
     ConfidenceInterval { low: (mean - half_width).max(-1.0), high: (mean + half_width).min(1.0) }
 }
 
@@ -145,7 +150,7 @@ fn agresti_min(d: f64, n: f64) -> ConfidenceInterval {
 const MAX_EXACT: u64 = 4000;
 
 /// Two-sided p-value of the sum of differences under random signs.
-fn sign_flip_p_value(tasks: &[PairedTask]) -> f64 {
+fn sign_flip_p_value(tasks: &[PairedTask<'_>]) -> f64 {
     // Differences are fractions of the numbers of seeds: multiples of 1 / lcm, so that they can be counted as integers.
     let unit = tasks.iter().flat_map(|t| t.counts).fold(1, |unit, n| lcm(unit, u64::from(n)).min(MAX_EXACT));
     let mut sizes: BTreeMap<u64, u64> = BTreeMap::new();
@@ -227,8 +232,12 @@ mod tests {
     use rand::RngExt;
 
     /// Tasks with `seeds` seeds each and the given successes per method.
-    fn tasks(seeds: u32, hits: &[(u32, u32)]) -> Vec<PairedTask> {
-        let pair = |(a, b): &(u32, u32)| PairedTask { sums: [f64::from(*a), f64::from(*b)], counts: [seeds; 2] };
+    fn tasks(seeds: u32, hits: &[(u32, u32)]) -> Vec<PairedTask<'static>> {
+        let pair = |(a, b): &(u32, u32)| PairedTask {
+            sums: [f64::from(*a), f64::from(*b)],
+            counts: [seeds; 2],
+            ..PairedTask::default()
+        };
         hits.iter().map(pair).collect()
     }
 
@@ -270,10 +279,11 @@ mod tests {
 
     #[test]
     fn unequal_seed_counts_and_the_normal_approximation_are_supported() {
-        let uneven = |n: usize| -> Vec<PairedTask> {
+        let uneven = |n: usize| -> Vec<PairedTask<'static>> {
             let one = |i: usize| PairedTask {
                 sums: [f64::from(u8::from(!i.is_multiple_of(3))), 1.0],
                 counts: [1, 2 + (i % 2) as u32],
+                ..PairedTask::default()
             };
             (0..n).map(one).collect()
         };
@@ -323,10 +333,20 @@ mod tests {
 
     #[test]
     fn equal_differences_have_an_interval() {
-        let always = paired_rate(&tasks(3, &[(3, 3); 40]), Bootstrap::default());
+        let always = paired_rate(&tasks(3, &[(3, 3); 40]));
         let interval = always.difference.interval.unwrap();
         assert!(interval.low < -0.02 && interval.high > 0.02 && interval.contains(0.0), "{interval:?}");
-        let one_sided = paired_rate(&tasks(3, &[(3, 0); 40]), Bootstrap::default()).difference.interval.unwrap();
+        let one_sided = paired_rate(&tasks(3, &[(3, 0); 40])).difference.interval.unwrap();
         assert!(one_sided.high == 1.0 && one_sided.low < 0.95 && one_sided.low > 0.7, "{one_sided:?}");
+    }
+    /// If differences are equal for each opponent but not between opponents, the standard error within them is 0.
+    #[test]
+    fn equal_differences_within_strata_have_an_interval() {
+        let mut tasks = tasks(1, &[vec![(1, 0); 20], vec![(1, 1); 20]].concat());
+        tasks.iter_mut().take(20).for_each(|t| t.stratum.1 = 1);
+        let difference = paired_rate(&tasks).difference;
+        assert_eq!((difference.mean, difference.se), (Some(0.5), Some(0.0)));
+        let interval = difference.interval.unwrap();
+        assert!(interval.contains(0.5) && interval.low > 0.3 && interval.high < 0.7, "{interval:?}");
     }
 }

@@ -6,7 +6,7 @@
 
 use super::OpenAiClient;
 use mage_engine::{
-    BoxFuture, ChatCompletion, ChatPolicy, ChatRequest, ChatRole, ChatUsage, Error, FinishReason, Result, Thinking,
+    BoxFuture, ChatCompletion, ChatModel, ChatRequest, ChatRole, ChatUsage, Error, FinishReason, Result, Thinking,
 };
 use mage_rng::Seed;
 use serde::Deserialize;
@@ -86,7 +86,7 @@ fn number(x: f32) -> Value {
     x.to_string().parse::<f64>().map_or(Value::Null, |x| json!(x))
 }
 
-impl ChatPolicy for RemoteChat {
+impl ChatModel for RemoteChat {
     fn complete(&self, request: ChatRequest) -> BoxFuture<'_, Result<ChatCompletion>> {
         Box::pin(async move {
             let body = self.body(&request)?;

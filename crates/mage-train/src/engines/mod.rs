@@ -75,18 +75,24 @@ pub struct SamplerOptions {
     pub device: Device,
     /// CPU threads; 0 uses all.
     pub threads: usize,
+    /// Whether a request's bits are independent of the batch on a GPU, as they are on the CPU. Slower.
+    pub batch_invariant: bool,
     /// Receives the reason if a GPU is present but not used.
     pub status_log: StatusLog,
 }
 
-/// A batch-invariant sampler for a model: a folder or a name on the Hub. An adapter is loaded with its base model.
+/// A sampler for a model: a folder or a name on the Hub. An adapter is loaded with its base model.
 pub fn sampler(name: &str, options: SamplerOptions) -> Result<(Arc<dyn Sampler>, Arc<Renderer>)> {
     let model = Hub::from_env(false).open(name)?;
     let renderer = model.renderer().cloned().ok_or_else(|| Error::Recipe {
         location: name.to_owned(),
         problem: "the model has no tokenizer.json".to_owned(),
     })?;
-    let engine_options = EngineOptions { threads: options.threads, batch_invariant: true, ..EngineOptions::default() };
+    let engine_options = EngineOptions {
+        threads: options.threads,
+        batch_invariant: options.batch_invariant,
+        ..EngineOptions::default()
+    };
     if let Some(reason) = model.gpu_unused_reason(options.device) {
         options.status_log.log(reason);
     }

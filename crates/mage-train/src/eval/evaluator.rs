@@ -1,307 +1,235 @@
-//! Low-variance evaluation of a policy on a task set.
+//! The evaluator: plays every task of a task set with a policy.
 //!
-//! Every task is played. In games small enough to enumerate, the score of an episode is its expectation over all deals,
-//! opponent actions and policy actions, given the policy's memory at the start of the episode. Variance then comes only
-//! from the memories; the first episode has none.
+//! Up to `max_in_flight` meta-episodes run at once. With a memory that tasks share, they run one at a time in the order
+//! of the task set, so that the memory of each depends on the earlier ones alone. Results depend on the seed alone.
+//! Training, `mage eval` and sweeps use it.
 
-use crate::{Result, TaskSet, rollout::Rollout};
-use mage_core::{
-    RequestKind, Trajectory,
-    episode::{Episode, Turn},
+use super::{
+    exact::{EnumeratedMetaEpisode, ExactExpectations},
+    replay::ReplayPolicy,
+    store::{TrajectoryStore, read_trajectories},
 };
-use mage_engine::ScoreRequest;
-use mage_env::{Anchor, GameTree, Hash, ParsedAction, Seed};
-use serde::{Deserialize, Serialize};
+use crate::{
+    Error, Result, TaskSet,
+    policy::{NamedPolicy, PolicyKind},
+    rollout::{MetaEpisodeBuilder, Played, concurrent::run_concurrently},
+};
+use mage_core::{MemoryScope, Trajectory, TrajectoryKey};
+use mage_env::{Hash, Seed};
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex},
+    ops::ControlFlow,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+    time::Duration,
 };
-use tokio::{runtime::Runtime, task::JoinSet};
+use tokio::runtime::Handle;
 
-/// A mean with its standard error.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct EvalEstimate {
-    /// Mean.
-    pub mean: f64,
-    /// Standard error; 0 for an exact value.
-    pub se: f64,
-    /// Number of tasks.
-    pub tasks: u64,
-}
+/// Interval between checks of the stop flag.
+const STOP_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Result of a policy on a task set.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct EvalResult {
-    /// Score by episode index, in the environment's unit.
-    pub score: Vec<EvalEstimate>,
-    /// Fraction of episodes won, by episode index.
-    pub won: Vec<EvalEstimate>,
-    /// Score by opponent, by episode index.
-    pub by_opponent: BTreeMap<String, Vec<EvalEstimate>>,
-    /// Score by seat, by episode index.
-    pub by_seat: BTreeMap<u8, Vec<EvalEstimate>>,
-    /// Whether scores are exact expectations.
-    pub exact: bool,
-    /// Failed tasks.
-    pub errors: u64,
-    /// Fraction of invalid actions.
-    pub invalid: f64,
-}
+/// Consecutive failures of the policy that end an evaluation, if they are at least as many as run at once: the model is
+/// unreachable.
+const MAX_CONSECUTIVE_FAILURES: usize = 8;
 
 /// Evaluates a policy on a task set.
 pub struct Evaluator {
-    /// The policy and its sampling.
-    pub rollout: Rollout,
+    /// Builds the meta-episodes.
+    pub builder: MetaEpisodeBuilder,
+    /// The policy.
+    pub policy: NamedPolicy,
     /// The tasks.
     pub task_set: TaskSet,
-    /// Maximum game states for exact evaluation; 0 disables it.
-    pub exact_max_states: usize,
-    /// Seed of sampling.
+    /// Seed of the agent.
     pub seed: Seed,
+    /// Maximum game states for exact expectations; 0 disables them.
+    pub exact_max_states: usize,
+    /// Whether the first failure of the policy ends the evaluation. Otherwise failures are stored, and only consecutive
+    /// ones end it.
+    pub policy_must_not_fail: bool,
+    /// A value other than 0 requests a stop: finished tasks are kept, running ones are dropped, and the evaluation ends
+    /// with [`Error::Interrupted`].
+    pub stop: Arc<AtomicU8>,
 }
 
-/// Stratum of the task set: opponent, if any, and seat.
-type Stratum = (Option<String>, u8);
-
-/// Prompt of an information set and its legal actions.
-type ScoreQuery = (Vec<u32>, Vec<String>);
-
-/// An episode to evaluate exactly: its game tree and the query of each information set.
-struct EnumeratedEpisode {
-    tree: Arc<GameTree>,
-    queries: Vec<u32>,
+/// Seed of the agent in the `index`-th task.
+pub fn agent_seed(seed: Seed, index: usize) -> Seed {
+    seed.child("agent").at(index as u64)
 }
 
-/// Result of one task.
-struct EvaluatedTask {
-    trajectory: Trajectory,
-    /// By episode index; empty if the game is not enumerable.
-    enumerated: Vec<EnumeratedEpisode>,
-}
-
-#[derive(Default)]
-struct ScoreQueries {
-    ids: HashMap<ScoreQuery, u32>,
-    list: Vec<(ScoreQuery, mage_core::RequestBody)>,
-    /// Game trees by opponent, seat and options; `None` for a tree that is too large.
-    trees: HashMap<Hash, Option<Arc<GameTree>>>,
-}
+/// A finished task: index, trajectory, and the error of the policy, if it failed.
+type FinishedTask = (usize, Trajectory, Option<Error>);
 
 impl Evaluator {
-    /// Plays the task set and returns the result. Calls `on_task` after every task. `None` if `stop` returns true
-    /// before the end.
-    pub fn run(
-        &self,
-        runtime: &Runtime,
-        stop: &dyn Fn() -> bool,
-        mut on_task: impl FnMut(),
-    ) -> Result<Option<EvalResult>> {
-        let queries = Arc::new(Mutex::new(ScoreQueries::default()));
-        let mut evaluated: Vec<Option<EvaluatedTask>> = (0..self.task_set.tasks().len()).map(|_| None).collect();
-        runtime.block_on(async {
-            let mut running = JoinSet::new();
-            for (i, task) in self.task_set.tasks().iter().cloned().enumerate() {
-                let (rollout, queries) = (self.rollout.clone(), Arc::clone(&queries));
-                let (limit, seed) = (self.exact_max_states, self.seed.child("agent").at(i as u64));
-                running.spawn(async move {
-                    let mut enumerated = Vec::new();
-                    let trajectory = rollout
-                        .play(
-                            &task,
-                            seed,
-                            |_| (),
-                            |meta, request| {
-                                if limit > 0 && request.body.kind == RequestKind::Play && request.turn == 0 {
-                                    enumerated.extend(enumerate(meta, request.episode, limit, &rollout, &queries));
-                                }
-                            },
-                        )
-                        .await;
-                    trajectory.map(|trajectory| (i, EvaluatedTask { trajectory, enumerated }))
-                });
-            }
-            while let Some(joined) = running.join_next().await {
-                let joined = joined.map_err(|e| crate::Error::Stopped(format!("an evaluation task failed: {e}")))?;
-                let (i, task) = joined?;
-                evaluated[i] = Some(task);
-                on_task();
-                if stop() {
-                    break;
+    /// Plays the task set and passes each trajectory, with the index of its task, to `on_trajectory`.
+    pub fn run(self: &Arc<Self>, runtime: &Handle, mut on_trajectory: impl FnMut(usize, Trajectory)) -> Result<()> {
+        let all: Vec<usize> = (0..self.task_set.tasks().len()).collect();
+        self.play_tasks(runtime, &all, |finished| {
+            finished.into_iter().for_each(|(index, trajectory)| on_trajectory(index, trajectory));
+            Ok(())
+        })
+    }
+
+    /// Plays the tasks that the store has no result of and adds them; `on_trajectory` receives every addition. After an
+    /// interruption, another call continues: finished tasks are not repeated, failed ones are retried.
+    pub fn run_into(
+        self: &Arc<Self>,
+        runtime: &Handle,
+        store: &mut TrajectoryStore,
+        mut on_trajectory: impl FnMut(usize, Trajectory),
+    ) -> Result<()> {
+        let indices: HashMap<TrajectoryKey, usize> =
+            (0..self.task_set.tasks().len()).map(|i| (self.key(i), i)).collect();
+        let mut missing: Vec<usize> =
+            indices.iter().filter(|(key, _)| !store.contains(key)).map(|(_, index)| *index).collect();
+        missing.sort_unstable();
+        if self.shares_memory() && missing.len() < indices.len() {
+            let mut finished = BTreeMap::new();
+            for trajectory in read_trajectories(store.path())? {
+                let trajectory = trajectory?;
+                if let (Some(index), None) = (indices.get(&trajectory.key), &trajectory.error) {
+                    finished.insert(*index, trajectory);
                 }
             }
-            Ok::<(), crate::Error>(())
-        })?;
-        if stop() {
-            return Ok(None);
-        }
-        let evaluated: Vec<EvaluatedTask> = evaluated.into_iter().flatten().collect();
-        let queries = std::mem::take(&mut *queries.lock().expect("no holder panics"));
-        let policy = runtime.block_on(self.score_queries(&queries, stop))?;
-        Ok(policy.map(|policy| self.aggregate(&evaluated, &policy)))
-    }
-
-    /// Action probabilities of every query. `None` if `stop` returns true before the end.
-    async fn score_queries(&self, queries: &ScoreQueries, stop: &dyn Fn() -> bool) -> Result<Option<Vec<Vec<f64>>>> {
-        let mut running = JoinSet::new();
-        for (i, ((prompt, actions), request)) in queries.list.iter().enumerate() {
-            let rollout = self.rollout.clone();
-            let (prompt, actions, request) = (prompt.clone(), actions.clone(), request.clone());
-            running.spawn(async move { rollout.probabilities(&prompt, &actions, &request).await.map(|p| (i, p)) });
-        }
-        let mut policy = vec![Vec::new(); queries.list.len()];
-        while let Some(joined) = running.join_next().await {
-            let (i, p) = joined.map_err(|e| crate::Error::Stopped(format!("a scoring task failed: {e}")))??;
-            policy[i] = p;
-            if stop() {
-                return Ok(None);
+            for (index, trajectory) in finished {
+                self.replay(runtime, index, trajectory)?;
             }
         }
-        Ok(Some(policy))
+        self.play_tasks(runtime, &missing, |finished| {
+            store.append(finished.iter().map(|(_, trajectory)| trajectory))?;
+            finished.into_iter().for_each(|(index, trajectory)| on_trajectory(index, trajectory));
+            Ok(())
+        })
     }
 
-    fn aggregate(&self, evaluated: &[EvaluatedTask], policy: &[Vec<f64>]) -> EvalResult {
-        let episodes = self.rollout.episode_config.episodes as usize;
-        let completed: Vec<&EvaluatedTask> = evaluated.iter().filter(|t| t.trajectory.error.is_none()).collect();
-        let exact = !completed.is_empty() && completed.iter().all(|t| t.enumerated.len() == episodes);
-        // By task: (score, won) by episode.
-        let values: Vec<Vec<(f64, f64)>> = completed
-            .iter()
-            .map(|t| match exact {
-                true => t.enumerated.iter().map(|e| e.tree.value(&|s| policy[e.queries[s] as usize].clone())).collect(),
-                false => {
-                    let episodes = t.trajectory.episodes.iter();
-                    episodes.map(|e| (f64::from(e.score()), f64::from(u8::from(e.won())))).collect()
+    /// Identifier of the method in trajectories.
+    pub fn method(&self) -> Hash {
+        self.policy.method_hash(self.builder.method())
+    }
+
+    /// Key of the trajectory of the `index`-th task.
+    pub fn key(&self, index: usize) -> TrajectoryKey {
+        TrajectoryKey {
+            task_set: self.task_set.hash(),
+            task: self.task_set.tasks()[index].hash(),
+            method: self.method(),
+            weights: self.policy.id.clone(),
+            seed: agent_seed(self.seed, index),
+        }
+    }
+
+    /// Plays the tasks with these indices. `store` receives the finished trajectories, failures included: those of
+    /// policies without a model in the order of the task set, others as they finish.
+    fn play_tasks(
+        self: &Arc<Self>,
+        runtime: &Handle,
+        tasks: &[usize],
+        mut store: impl FnMut(Vec<(usize, Trajectory)>) -> Result<()>,
+    ) -> Result<()> {
+        let max_in_flight = if self.shares_memory() { 1 } else { self.policy.max_in_flight.max(1) };
+        let exact = Arc::new(ExactExpectations::new(&self.policy.kind, self.builder.config(), self.exact_max_states));
+        let jobs = tasks.iter().map(|index| {
+            let (evaluator, exact, index) = (Arc::clone(self), Arc::clone(&exact), *index);
+            async move { evaluator.play(index, (*exact).as_ref()).await }
+        });
+        let in_order = matches!(self.policy.kind, PolicyKind::Random | PolicyKind::Scripted(_));
+        let (mut order, mut waiting) = (tasks.iter().peekable(), BTreeMap::new());
+        let (mut consecutive_failures, mut stored) = (0, 0);
+        let on_finished = |finished: Vec<Result<FinishedTask>>| {
+            let mut outcome = Ok(ControlFlow::Continue(()));
+            let mut ready = Vec::new();
+            for task in finished {
+                let (index, trajectory, policy_error) = task?;
+                if let Err(e) = self.check_failures(&trajectory, policy_error, max_in_flight, &mut consecutive_failures)
+                {
+                    outcome = outcome.and(Err(e));
                 }
-            })
-            .collect();
-        let mut strata: BTreeMap<Stratum, Vec<usize>> = BTreeMap::new();
-        for (i, t) in completed.iter().enumerate() {
-            let task = &t.trajectory.task;
-            strata.entry((task.opponent.as_ref().map(|o| o.name.clone()), task.seat)).or_default().push(i);
-        }
-        let curve = |keep: &dyn Fn(&Stratum) -> bool, of: &dyn Fn((f64, f64)) -> f64| -> Vec<EvalEstimate> {
-            (0..episodes)
-                .map(|n| {
-                    let values = strata.iter().filter(|(k, _)| keep(k)).map(|(_, tasks)| {
-                        tasks.iter().filter_map(|i| values[*i].get(n)).map(|v| of(*v)).collect::<Vec<f64>>()
-                    });
-                    stratified_mean(values)
-                })
-                .collect()
-        };
-        let score = |(s, _): (f64, f64)| s;
-        let names = strata.keys().filter_map(|(o, _)| o.clone()).collect::<std::collections::BTreeSet<_>>();
-        let seats = strata.keys().map(|(_, s)| *s).collect::<std::collections::BTreeSet<_>>();
-        let (invalid, actions) = completed.iter().fold((0, 0), |(i, a), t| {
-            let (invalid, actions) = t.trajectory.invalid_actions();
-            (i + invalid, a + actions)
-        });
-        EvalResult {
-            score: curve(&|_| true, &score),
-            won: curve(&|_| true, &|(_, w)| w),
-            by_opponent: names
-                .into_iter()
-                .map(|n| (n.clone(), curve(&|(o, _)| o.as_ref() == Some(&n), &score)))
-                .collect(),
-            by_seat: seats.into_iter().map(|s| (s, curve(&|(_, seat)| *seat == s, &score))).collect(),
-            exact,
-            errors: (evaluated.len() - completed.len()) as u64,
-            invalid: f64::from(invalid) / f64::from(actions.max(1)),
-        }
-    }
-}
-
-/// Mean over strata in their population proportions; the standard error is that within strata.
-fn stratified_mean(strata: impl Iterator<Item = Vec<f64>>) -> EvalEstimate {
-    let (mut n, mut sum, mut variance) = (0_usize, 0.0, 0.0);
-    for values in strata {
-        let count = values.len();
-        if count == 0 {
-            continue;
-        }
-        let total: f64 = values.iter().sum();
-        let mean = total / count as f64;
-        let sample_variance: f64 = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (count.max(2) - 1) as f64;
-        n += count;
-        sum += total;
-        variance += count as f64 * sample_variance;
-    }
-    if n == 0 {
-        return EvalEstimate::default();
-    }
-    EvalEstimate { mean: sum / n as f64, se: variance.sqrt() / n as f64, tasks: n as u64 }
-}
-
-/// Adds the queries of an episode, if its game is enumerable.
-fn enumerate(
-    meta: &mage_core::MetaEpisode,
-    episode: u32,
-    limit: usize,
-    rollout: &Rollout,
-    queries: &Mutex<ScoreQueries>,
-) -> Option<EnumeratedEpisode> {
-    let task = meta.task();
-    // The game tree of a switching opponent depends on the task's seed; otherwise on the opponent alone.
-    let switching = task.opponent.as_ref().is_some_and(|o| o.kind == mage_env::SWITCHING);
-    let key = match switching {
-        true => Hash::of(&(task, episode)),
-        false => Hash::of(&(&task.opponent, task.seat, &task.options)),
-    };
-    let cached = queries.lock().expect("no holder panics").trees.get(&key).cloned();
-    let tree = cached.unwrap_or_else(|| {
-        let tree = meta.game_tree(limit).map(Arc::new);
-        queries.lock().expect("no holder panics").trees.insert(key, tree.clone());
-        tree
-    })?;
-    let mut ids = Vec::with_capacity(tree.info_sets.len());
-    for info_set in &tree.info_sets {
-        let turns = info_set.history.iter().map(|(action, observation)| Turn {
-            request: mage_core::RequestId(0),
-            anchor: Anchor(String::new()),
-            action: ParsedAction::Act(action.clone()),
-            valid: true,
-            reward: 0.0,
-            observation: observation.clone(),
-        });
-        let history = Episode { start: info_set.start.clone(), turns: turns.collect(), end: None };
-        let request = meta.counterfactual_request(&history, Some(info_set.legal.clone()))?.ok()?;
-        let query = (rollout.codec.prompt(&request.messages).ok()?, info_set.legal.clone());
-        let mut q = queries.lock().expect("no holder panics");
-        let next = q.list.len() as u32;
-        let id = *q.ids.entry(query.clone()).or_insert(next);
-        if id == next {
-            q.list.push((query, request));
-        }
-        ids.push(id);
-    }
-    Some(EnumeratedEpisode { tree, queries: ids })
-}
-
-impl Rollout {
-    /// Probabilities of the given actions under the policy and the temperature of the rollout.
-    async fn probabilities(
-        &self,
-        prompt: &[u32],
-        actions: &[String],
-        request: &mage_core::RequestBody,
-    ) -> Result<Vec<f64>> {
-        let mut logprobs = Vec::with_capacity(actions.len());
-        for action in actions {
-            let response = self.codec.response_tokens(request, action)?;
-            let allowed = self.codec.masks(request, &response)?;
-            let tokens = [prompt, &response].concat();
-            let scored = ScoreRequest { weights: self.weights.clone(), tokens, from: prompt.len(), allowed };
-            logprobs.push(self.sampler.score(scored).await?.logprobs.iter().map(|l| f64::from(*l)).sum::<f64>());
-        }
-        let max = logprobs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let weights: Vec<f64> = match self.params.temperature {
-            0.0 => {
-                let first = logprobs.iter().position(|l| *l == max);
-                (0..logprobs.len()).map(|i| f64::from(u8::from(Some(i) == first))).collect()
+                match in_order {
+                    true => _ = waiting.insert(index, trajectory),
+                    false => ready.push((index, trajectory)),
+                }
             }
-            t => logprobs.iter().map(|l| ((l - max) / f64::from(t)).exp()).collect(),
+            while let Some(next) = order.peek().filter(|_| in_order)
+                && let Some(trajectory) = waiting.remove(*next)
+            {
+                ready.push((**next, trajectory));
+                order.next();
+            }
+            stored += ready.len();
+            if !ready.is_empty() {
+                store(ready)?;
+            }
+            if outcome.is_ok() && self.stopped() && stored < tasks.len() {
+                return Err(Error::Interrupted);
+            }
+            outcome
         };
-        let total: f64 = weights.iter().sum();
-        Ok(weights.into_iter().map(|p| p / total).collect())
+        let hold = |finished: &Result<FinishedTask>| {
+            self.stopped() || finished.as_ref().map_or(true, |(_, trajectory, _)| trajectory.error.is_some())
+        };
+        runtime.block_on(run_concurrently(jobs, max_in_flight, STOP_POLL_INTERVAL, hold, on_finished))
+    }
+
+    /// The error that ends the evaluation after a task, if any.
+    fn check_failures(
+        &self,
+        trajectory: &Trajectory,
+        policy_error: Option<Error>,
+        max_in_flight: usize,
+        consecutive_failures: &mut usize,
+    ) -> Result<()> {
+        let Some(problem) = &trajectory.error else {
+            *consecutive_failures = 0;
+            return Ok(());
+        };
+        if self.shares_memory() {
+            let text = format!("a task failed, and later tasks depend on its memory: {problem}");
+            return Err(Error::Stopped(text));
+        }
+        let Some(error) = policy_error else { return Ok(()) };
+        if self.policy_must_not_fail {
+            return Err(error);
+        }
+        *consecutive_failures += 1;
+        if *consecutive_failures >= max_in_flight.max(MAX_CONSECUTIVE_FAILURES) {
+            let text = format!("{consecutive_failures} consecutive tasks failed, the last with: {problem}");
+            return Err(Error::Stopped(text));
+        }
+        Ok(())
+    }
+
+    /// Plays one task. A failure is stored in the trajectory.
+    async fn play(&self, index: usize, exact: Option<&ExactExpectations>) -> Result<FinishedTask> {
+        let (task, key) = (&self.task_set.tasks()[index], self.key(index));
+        let mut policy = self.policy.start(self.builder.config(), task, key.seed)?;
+        let enumerated = EnumeratedMetaEpisode::new(exact);
+        let Played { mut trajectory, policy_error } =
+            self.builder.play(task, key.seed, &mut *policy, &enumerated).await;
+        if let Some(exact) = exact {
+            exact.add_to(&mut trajectory, enumerated).await?;
+        }
+        trajectory.key = key;
+        Ok((index, trajectory, policy_error))
+    }
+
+    fn shares_memory(&self) -> bool {
+        self.builder.memories().is_some_and(|m| m.scope() == MemoryScope::Shared)
+    }
+
+    /// Restores shared memory to its state after a finished task by replaying the recorded completions.
+    fn replay(&self, runtime: &Handle, index: usize, recorded: Trajectory) -> Result<()> {
+        let (task, seed) = (&self.task_set.tasks()[index], agent_seed(self.seed, index));
+        let mut policy = ReplayPolicy::new(recorded);
+        let played = runtime.block_on(self.builder.play(task, seed, &mut policy, &()));
+        match played.trajectory.error {
+            Some(problem) => Err(Error::Stopped(format!("task {index} cannot be replayed: {problem}"))),
+            None => Ok(()),
+        }
+    }
+
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed) > 0
     }
 }

@@ -1,15 +1,11 @@
-//! Evaluation of agents on fixed task sets.
-//!
-//! [`Evaluation`] plays a task set with any agent and stores the trajectories (`mage eval`). [`evaluator`] measures the
-//! policy of a training run between updates.
+//! Evaluation of policies on fixed task sets.
 
-mod concurrent;
-mod evaluation;
 pub mod evaluator;
-mod model_agent;
+mod exact;
+mod replay;
+mod result;
 pub mod store;
 pub mod task_set;
 
-pub use crate::train::runtime;
-pub use evaluation::*;
-pub use model_agent::{Answerer, DecodingConfig, ModelAgent, run_episode_config};
+pub use evaluator::{Evaluator, agent_seed};
+pub use result::EvalResult;

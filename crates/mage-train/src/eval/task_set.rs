@@ -14,10 +14,11 @@ pub struct TaskSet {
 }
 
 impl TaskSet {
-    /// `count` tasks of a split, with opponents and seats in proportion, rounded by the largest-remainder method.
-    pub fn new(population: &Population, split: &str, seats: u8, count: usize, seed: Seed) -> Result<Self> {
+    /// `count` tasks of a split, with opponents and seats in proportion, rounded by the largest-remainder method. In
+    /// environments with a finite set of start states, these are assigned without replacement.
+    pub fn new(env_spec: &dyn EnvSpec, population: &Population, split: &str, count: usize, seed: Seed) -> Result<Self> {
         let opponents = population.in_split(split)?;
-        let shares = population.seat_shares(seats)?;
+        let shares = population.seat_shares(env_spec.info().seats)?;
         let mut cells = Vec::new();
         for (seat, seat_share) in shares.iter().enumerate() {
             if opponents.is_empty() {
@@ -40,15 +41,9 @@ impl TaskSet {
                 });
             }
         }
+        env_spec.assign_without_replacement(&mut tasks, 0, seed.child("deal"))?;
         let hash = Hash::of(&tasks);
         Ok(TaskSet { tasks, hash })
-    }
-
-    /// Assigns start states without replacement, in environments that have a finite set of them.
-    pub fn without_replacement(mut self, env_spec: &dyn EnvSpec, seed: Seed) -> Result<Self> {
-        env_spec.assign_without_replacement(&mut self.tasks, 0, seed.child("deal"))?;
-        self.hash = Hash::of(&self.tasks);
-        Ok(self)
     }
 
     /// The tasks.
@@ -83,15 +78,17 @@ mod tests {
 
     #[test]
     fn opponents_and_seats_appear_in_proportion_to_their_weights() {
-        let population = Registry::builtin().get("kuhn").unwrap().default_population();
-        let task_set = TaskSet::new(&population, "train", 2, 200, Seed::new(1)).unwrap();
+        let env_spec = Registry::builtin().get("kuhn").unwrap().clone();
+        let population = env_spec.default_population();
+        let task_set = |seed| TaskSet::new(&*env_spec, &population, "train", 200, Seed::new(seed)).unwrap();
+        let (task_set, again, other) = (task_set(1), task_set(1), task_set(2));
         let count = |name: &str, seat| {
             task_set.tasks().iter().filter(|t| t.seat == seat && t.opponent.as_ref().unwrap().name == name).count()
         };
         assert_eq!(task_set.tasks().len(), 200);
         assert_eq!([count("conservative", 0), count("aggressive", 1), count("intermediate", 0)], [30, 30, 40]);
-        assert_eq!(task_set, TaskSet::new(&population, "train", 2, 200, Seed::new(1)).unwrap());
-        assert_ne!(task_set.hash(), TaskSet::new(&population, "train", 2, 200, Seed::new(2)).unwrap().hash());
+        assert_eq!(task_set, again);
+        assert_ne!(task_set.hash(), other.hash());
     }
 
     proptest! {

@@ -48,6 +48,11 @@ impl PromptCodec {
         &self.renderer
     }
 
+    /// Whether the model thinks before it responds.
+    pub fn thinking(&self) -> Thinking {
+        self.thinking
+    }
+
     /// Tokens of a prompt.
     pub fn prompt(&self, messages: &[Message]) -> Result<Vec<u32>> {
         match self.form {

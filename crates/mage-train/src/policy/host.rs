@@ -5,63 +5,58 @@
 
 use crate::{
     Error, Result,
-    engines::{self, SamplerOptions},
-    policy::codec::PromptCodec,
+    engines::SamplerOptions,
+    policy::{DecodingConfig, NamedPolicy},
     recipe::Recipe,
-    rollout::Rollout,
+    rollout::MetaEpisodeBuilder,
     run_dir::ModelAddress,
     train::TrainEnv,
 };
-use mage_core::Trajectory;
-use mage_engine::WeightsName;
-use mage_env::{Hash, HumanPlayer, Seed};
+use futures_executor::block_on;
+use mage_core::{Trajectory, prompt::PromptForm};
+use mage_env::{HumanPlayer, Seed};
 use mage_native::Device;
 use std::sync::Arc;
 
 /// A trained policy that plays against a person.
 pub struct PolicyHost {
-    rollout: Rollout,
+    meta_episodes: MetaEpisodeBuilder,
+    policy: NamedPolicy,
     env: TrainEnv,
     split: String,
-    seats: u8,
 }
 
 impl PolicyHost {
     /// The policy of a run, for meta-episodes of `episodes` episodes, on `device`.
-    pub fn open(policy: &ModelAddress, recipe: &Recipe, env: TrainEnv, episodes: u32, device: Device) -> Result<Self> {
-        let env_info = env.env_spec.info();
-        let mut episode_config = recipe.eval_episode_config(&env_info);
-        let max_episodes = episode_config.slots as u32 + 1;
-        if recipe.play.form == mage_core::prompt::PromptForm::Compact && episodes > max_episodes {
+    pub fn open(address: &ModelAddress, recipe: &Recipe, env: TrainEnv, episodes: u32, device: Device) -> Result<Self> {
+        let mut config = env.eval_episode_config(recipe, &recipe.eval.split, recipe.eval.episodes)?;
+        let max_episodes = config.slots as u32 + 1;
+        if config.prompt_form == PromptForm::Compact && episodes > max_episodes {
             let problem = format!("the prompt has memory slots for {max_episodes} episodes, not {episodes}");
-            return Err(Error::Run { path: policy.model.clone(), problem });
+            return Err(Error::Run { path: address.model.clone(), problem });
         }
-        episode_config.episodes = episodes;
-        let options = SamplerOptions { device, threads: recipe.engine.threads, status_log: env.status_log.clone() };
-        let (sampler, renderer) = engines::sampler(&policy.model.to_string_lossy(), options)?;
-        let rollout = Rollout {
-            env_spec: Arc::clone(&env.env_spec),
-            prompts: Arc::clone(&env.prompts),
-            method: Hash::of(&episode_config),
-            episode_config: Arc::new(episode_config),
-            codec: Arc::new(PromptCodec::new(renderer, recipe.play.form, recipe.play.thinking)?),
-            sampler,
-            params: recipe.eval_sampling(),
-            weights: WeightsName::default(),
-            label: "policy".to_owned(),
-            retries: 0,
+        config.episodes = episodes;
+        let options = SamplerOptions {
+            device,
+            threads: recipe.engine.threads,
+            batch_invariant: false,
+            status_log: env.status_log.clone(),
         };
-        Ok(PolicyHost { rollout, split: recipe.eval.split.clone(), seats: env_info.seats, env })
+        let decoding = DecodingConfig { params: recipe.eval_sampling(), thinking: recipe.play.thinking };
+        let policy = NamedPolicy::of_run(address, recipe, decoding, options)?;
+        let meta_episodes = env.meta_episodes(config);
+        Ok(PolicyHost { meta_episodes, policy, split: recipe.eval.split.clone(), env })
     }
 
     /// Plays one meta-episode against `human`, from a seat that the policy was trained for.
     pub fn play(&self, human: Arc<dyn HumanPlayer>, seed: Seed) -> Result<Trajectory> {
-        let task = self.env.population.draw(&self.split, self.seats, seed)?;
+        let task = self.env.population.draw(&self.split, self.env.env_spec.info().seats, seed)?;
         let env = self.env.env_spec.build_with_human(&task, human)?.ok_or_else(|| Error::Recipe {
             location: "env.name".to_owned(),
             problem: format!("{} has no seat for an opponent", task.env),
         })?;
-        let runtime = crate::train::runtime(1)?;
-        runtime.block_on(self.rollout.play_in(env, &task, seed.child("agent"), |_| (), |_, _| ()))
+        let seed = seed.child("agent");
+        let mut policy = self.policy.start(self.meta_episodes.config(), &task, seed)?;
+        block_on(self.meta_episodes.play_in(env, &task, seed, &mut *policy, &())).into_result()
     }
 }

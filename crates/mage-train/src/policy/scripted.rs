@@ -1,23 +1,25 @@
 //! Scripted policies: responses to the requests of a meta-episode without a model.
 //!
-//! A [`Player`] receives the same prompts as a model and knows only what they contain. If the memory is removed from
-//! the prompts, it has none.
+//! A [`ScriptedPolicy`] receives the same prompts as a model and knows only what they contain. If the memory is removed
+//! from the prompts, it has none.
 
+use super::Policy;
 use crate::{Error, Result};
 use mage_core::{Completion, EpisodeConfig, MemoryMode, MetaEpisode, Request, RequestKind, prompt::PromptForm};
+use mage_engine::BoxFuture;
 use mage_env::{Env, ParsedAction, PromptView, Rng, ScriptedAgent, Seed};
 use rand::{RngExt, seq::IndexedRandom};
 use std::sync::Arc;
 
 /// Responds to the requests of one meta-episode with a scripted agent or at random.
-pub struct Player {
-    kind: PlayerKind,
+pub struct ScriptedPolicy {
+    kind: ScriptKind,
     episode_config: Arc<EpisodeConfig>,
     /// Its own reflections: its memory with full prompts, which it does not parse.
     reflections: Vec<String>,
 }
 
-enum PlayerKind {
+enum ScriptKind {
     Random(Rng),
     Scripted(Box<dyn ScriptedAgent>),
     /// A scripted agent to imitate; with probability epsilon, its action is replaced by a random legal one.
@@ -28,33 +30,32 @@ enum PlayerKind {
     },
 }
 
-impl Player {
-    fn new(kind: PlayerKind, episode_config: Arc<EpisodeConfig>) -> Self {
-        Player { kind, episode_config, reflections: Vec::new() }
+impl ScriptedPolicy {
+    fn new(kind: ScriptKind, episode_config: Arc<EpisodeConfig>) -> Self {
+        ScriptedPolicy { kind, episode_config, reflections: Vec::new() }
     }
 
     /// Plays uniformly random legal actions.
     pub fn random(episode_config: Arc<EpisodeConfig>, seed: Seed) -> Self {
-        Self::new(PlayerKind::Random(seed.child("random").rng()), episode_config)
+        Self::new(ScriptKind::Random(seed.child("random").rng()), episode_config)
     }
 
     /// Plays a scripted agent of the environment. Compact prompts only.
-    pub fn scripted(episode_config: Arc<EpisodeConfig>, agent: Box<dyn ScriptedAgent>) -> Result<Self> {
+    pub fn agent(episode_config: Arc<EpisodeConfig>, agent: Box<dyn ScriptedAgent>) -> Result<Self> {
         if episode_config.prompt_form != PromptForm::Compact {
-            return Err(Error::Player { problem: "scripted agents support compact prompts only" });
+            return Err(Error::ScriptedPolicy { problem: "scripted agents support compact prompts only" });
         }
-        Ok(Self::new(PlayerKind::Scripted(agent), episode_config))
+        Ok(Self::new(ScriptKind::Scripted(agent), episode_config))
     }
 
     /// Plays a scripted agent as an expert to imitate, in either prompt form; with probability `epsilon`, an action is
     /// replaced by a random legal one. So is an action that the prompt form cannot express. With full prompts, the
     /// agent sees the compact observation.
     pub fn expert(episode_config: Arc<EpisodeConfig>, agent: Box<dyn ScriptedAgent>, epsilon: f64, seed: Seed) -> Self {
-        Self::new(PlayerKind::Expert { agent, epsilon, rng: seed.rng() }, episode_config)
+        Self::new(ScriptKind::Expert { agent, epsilon, rng: seed.rng() }, episode_config)
     }
 
-    /// Responds to the pending request of a meta-episode.
-    pub fn respond(&mut self, request: &Request, meta: &MetaEpisode) -> Result<Completion> {
+    fn complete(&mut self, request: &Request, meta: &MetaEpisode) -> Result<Completion> {
         let text = match request.body.kind {
             RequestKind::Play => self.act(request, meta)?,
             _ => self.reflect(request, meta)?,
@@ -69,7 +70,7 @@ impl Player {
     fn act(&mut self, request: &Request, meta: &MetaEpisode) -> Result<String> {
         let allowed = request.body.allowed.as_deref().unwrap_or_default();
         let prompt = match (&self.kind, self.episode_config.prompt_form) {
-            (PlayerKind::Random(_), _) => CompactPrompt::default(),
+            (ScriptKind::Random(_), _) => CompactPrompt::default(),
             (_, PromptForm::Compact) => CompactPrompt::parse(request, &self.episode_config)?,
             (_, PromptForm::Full) => CompactPrompt {
                 memory: self.recalled_reflections(),
@@ -77,13 +78,13 @@ impl Player {
             },
         };
         let (agent, mut exploration) = match &mut self.kind {
-            PlayerKind::Random(rng) => {
-                return allowed.choose(rng).cloned().ok_or(Error::Player {
+            ScriptKind::Random(rng) => {
+                return allowed.choose(rng).cloned().ok_or(Error::ScriptedPolicy {
                     problem: "random play needs the legal actions; set mask_actions, in an environment that lists them",
                 });
             }
-            PlayerKind::Scripted(agent) => (agent, None),
-            PlayerKind::Expert { agent, epsilon, rng } => (agent, Some((rng, *epsilon))),
+            ScriptKind::Scripted(agent) => (agent, None),
+            ScriptKind::Expert { agent, epsilon, rng } => (agent, Some((rng, *epsilon))),
         };
         if let Some((rng, epsilon)) = exploration.as_mut().filter(|_| !allowed.is_empty())
             && rng.random_bool(*epsilon)
@@ -121,16 +122,23 @@ impl Player {
 
     fn reflect(&mut self, request: &Request, meta: &MetaEpisode) -> Result<String> {
         let text = match (&mut self.kind, self.episode_config.prompt_form) {
-            (PlayerKind::Random(_), _) => "_".to_owned(),
-            (PlayerKind::Scripted(agent) | PlayerKind::Expert { agent, .. }, PromptForm::Compact) => {
+            (ScriptKind::Random(_), _) => "_".to_owned(),
+            (ScriptKind::Scripted(agent) | ScriptKind::Expert { agent, .. }, PromptForm::Compact) => {
                 agent.reflect(prompt_body(request, "BOS REFLECT ")?)
             }
-            (PlayerKind::Scripted(agent) | PlayerKind::Expert { agent, .. }, PromptForm::Full) => {
+            (ScriptKind::Scripted(agent) | ScriptKind::Expert { agent, .. }, PromptForm::Full) => {
                 agent.reflect(meta.episode().map_or("", |e| &e.last_observation().compact))
             }
         };
         self.reflections.push(text.clone());
         Ok(text)
+    }
+}
+
+impl Policy for ScriptedPolicy {
+    fn respond<'a>(&'a mut self, request: &'a Request, meta: &MetaEpisode) -> BoxFuture<'a, Result<Completion>> {
+        let completion = self.complete(request, meta);
+        Box::pin(async { completion })
     }
 }
 
@@ -168,7 +176,7 @@ impl CompactPrompt {
         let slots = recalled.max(episode_config.slots);
         let memory_len = slots * episode_config.slot_words;
         if words.len() <= memory_len {
-            return Err(Error::Player { problem: "the compact prompt is shorter than its memory slots" });
+            return Err(Error::ScriptedPolicy { problem: "the compact prompt is shorter than its memory slots" });
         }
         let blank = |slot: &&[&str]| slot.iter().all(|w| *w == "_");
         let memory =
@@ -182,20 +190,22 @@ fn prompt_body<'c>(request: &'c Request, prefix: &str) -> Result<&'c str> {
     let text = request.body.messages.first().map_or("", |m| m.content.as_str());
     text.strip_prefix(prefix)
         .and_then(|t| t.strip_suffix(" GO"))
-        .ok_or(Error::Player { problem: "the prompt is not compact" })
+        .ok_or(Error::ScriptedPolicy { problem: "the prompt is not compact" })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mage_core::{Next, Trajectory, prompt::PromptLibrary};
+    use crate::MetaEpisodeBuilder;
+    use futures_executor::block_on;
+    use mage_core::{Trajectory, prompt::PromptLibrary};
     use mage_env::{Registry, ScriptedAgentQuery};
 
     /// Expert play in 25 tasks.
     fn expert_play(env: &str, expert: &str, form: PromptForm, epsilon: f64) -> Vec<Trajectory> {
         let env_spec = Registry::builtin().get(env).unwrap().clone();
         let env_info = env_spec.info();
-        let episode_config = Arc::new(match form {
+        let episode_config = match form {
             PromptForm::Compact => EpisodeConfig::compact(&env_info, 2),
             PromptForm::Full => EpisodeConfig {
                 episodes: 2,
@@ -203,26 +213,18 @@ mod tests {
                 mask_actions: true,
                 ..EpisodeConfig::default()
             },
-        });
+        };
         let (population, prompts) = (env_spec.default_population(), PromptLibrary::builtin().get(env).unwrap());
         let query = ScriptedAgentQuery { name: expert, population: &population, split: "train", episodes: 2 };
         let factory = env_spec.scripted_agent(&query).unwrap();
+        let builder = MetaEpisodeBuilder::new(env_spec, prompts, episode_config);
         let play = |i: u64| {
             let task = population.draw("train", env_info.seats, Seed::new(i)).unwrap();
-            let agent = factory.make(&task, Seed::new(i));
-            let mut player = Player::expert(Arc::clone(&episode_config), agent, epsilon, Seed::new(i).child("epsilon"));
-            let built = env_spec.build(&task).unwrap();
-            let mut meta =
-                MetaEpisode::new(task, built, Arc::clone(&prompts), Arc::clone(&episode_config), Seed::new(i)).unwrap();
-            loop {
-                match meta.advance().unwrap() {
-                    Next::Done(trajectory) => return *trajectory,
-                    Next::Request(request) => {
-                        let completion = player.respond(&request, &meta).unwrap();
-                        meta.submit(request.id, Ok(completion)).unwrap();
-                    }
-                }
-            }
+            let (agent, seed) = (factory.make(&task, Seed::new(i)), Seed::new(i).child("epsilon"));
+            let mut expert = ScriptedPolicy::expert(Arc::clone(builder.config()), agent, epsilon, seed);
+            let played = block_on(builder.play(&task, Seed::new(i), &mut expert, &()));
+            assert!(played.policy_error.is_none() && played.trajectory.error.is_none());
+            played.trajectory
         };
         (0..25).map(play).collect()
     }

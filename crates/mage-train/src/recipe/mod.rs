@@ -77,16 +77,6 @@ impl Recipe {
         toml::to_string(self).expect("recipes are plain data")
     }
 
-    /// Episode configuration of training.
-    pub fn episode_config(&self, env_info: &EnvInfo) -> EpisodeConfig {
-        self.episode_config_for(env_info, self.play.episodes)
-    }
-
-    /// Episode configuration of evaluation.
-    pub fn eval_episode_config(&self, env_info: &EnvInfo) -> EpisodeConfig {
-        self.episode_config_for(env_info, self.eval.episodes)
-    }
-
     /// Sampling parameters of training.
     pub fn sampling(&self) -> SamplingParams {
         let r = &self.rollout;
@@ -107,16 +97,9 @@ impl Recipe {
         }
     }
 
-    /// Maximum game states for exact evaluation. Sampling parameters that change the policy's distribution token by
-    /// token (filters, or a temperature other than 0 and 1) rule out enumeration: then 0.
-    pub fn exact_max_states(&self) -> usize {
-        let sampling = self.eval_sampling();
-        let unfiltered = sampling.top_p == 1.0 && sampling.top_k == 0;
-        let enumerable = sampling.temperature == 0.0 || (sampling.temperature == 1.0 && unfiltered);
-        if enumerable { self.eval.exact_max_states } else { 0 }
-    }
-
-    fn episode_config_for(&self, env_info: &EnvInfo, episodes: u32) -> EpisodeConfig {
+    /// Configuration of meta-episodes of `episodes` episodes. [`TrainEnv`](crate::train::TrainEnv) supplies the
+    /// environment's turn limit.
+    pub(crate) fn episode_config(&self, env_info: &EnvInfo, episodes: u32) -> EpisodeConfig {
         let base = match self.play.form {
             PromptForm::Compact => EpisodeConfig { slots: self.slots(), ..EpisodeConfig::compact(env_info, episodes) },
             PromptForm::Full => EpisodeConfig { episodes, max_turns: env_info.max_turns, ..EpisodeConfig::default() },

@@ -7,7 +7,7 @@ use std::{
 
 /// Stage of a meta-episode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RolloutStage {
+pub enum RolloutStage {
     /// Not started.
     Queued = 0,
     /// Environment, prompt and parsing.

@@ -53,7 +53,7 @@ pub struct TrainProgress {
     /// Length of the TensorBoard file.
     pub tensorboard_bytes: u64,
     /// Evaluation after the warm start.
-    pub before: Option<crate::eval::evaluator::EvalResult>,
+    pub before: Option<crate::eval::EvalResult>,
 }
 
 /// Program, engine and machine of a run.

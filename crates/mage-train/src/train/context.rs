@@ -4,15 +4,16 @@ use super::{TrainEnv, TrainEvent};
 use crate::{
     Error, Result,
     engines::{self, Engines},
+    policy::ModelPolicy,
     policy::codec::PromptCodec,
     recipe::Recipe,
-    rollout::Rollout,
+    rollout::{MetaEpisodeBuilder, Rollout},
     train::length_probe::LengthProbe,
     train::warmstart::WarmStart,
 };
 use mage_core::EpisodeConfig;
 use mage_engine::{SamplingParams, WeightsName};
-use mage_env::{EnvInfo, Hash};
+use mage_env::EnvInfo;
 use std::sync::{
     Arc,
     atomic::{AtomicU8, Ordering},
@@ -38,54 +39,44 @@ pub(crate) struct TrainContext {
     pub(crate) engines: Engines,
     pub(crate) codec: Arc<PromptCodec>,
     pub(crate) warm_start: WarmStart,
-    pub(crate) episode_config: Arc<EpisodeConfig>,
+    /// Meta-episodes of training.
+    pub(crate) meta_episodes: MetaEpisodeBuilder,
 }
 
 impl TrainContext {
     pub(crate) fn new(recipe: &Recipe, env: &TrainEnv, env_info: &EnvInfo) -> Result<Self> {
         env.env_spec.check(&env.population)?;
-        let max_turns = env.env_spec.max_turns(&env.population, &recipe.env.split)?;
-        let episode_config = Arc::new(recipe.episode_config(&EnvInfo { max_turns, ..env_info.clone() }));
-        episode_config.validate()?;
+        let meta_episodes = env.meta_episodes(env.episode_config(recipe)?);
         let engines = engines::start(recipe, env_info, &env.status_log)?;
         engines.trainer.caps().check(&recipe.loss(0))?;
         let codec = Arc::new(PromptCodec::new(Arc::clone(&engines.renderer), recipe.play.form, recipe.play.thinking)?);
-        let probe = LengthProbe::run(recipe, env, (*episode_config).clone(), &codec, PROBE_META_EPISODES)?;
+        let probe = LengthProbe::run(recipe, env, (**meta_episodes.config()).clone(), &codec, PROBE_META_EPISODES)?;
         if let Some(probe) = probe {
             probe.check_fits(recipe, engines.max_seq_len)?;
         }
-        let warm_start = WarmStart::new(
-            recipe,
-            Arc::clone(&env.env_spec),
-            Arc::clone(&env.prompts),
-            Arc::clone(&episode_config),
-            env.population.clone(),
-            &codec,
-            engines.max_seq_len,
-        )?;
-        Ok(TrainContext { engines, codec, warm_start, episode_config })
+        let warm_start = WarmStart::new(recipe, env, meta_episodes.clone(), &codec, engines.max_seq_len)?;
+        Ok(TrainContext { engines, codec, warm_start, meta_episodes })
     }
 
-    pub(crate) fn rollout(
-        &self,
-        env: &TrainEnv,
-        episode_config: Arc<EpisodeConfig>,
-        params: SamplingParams,
-        label: String,
-        retries: u32,
-    ) -> Rollout {
-        Rollout {
-            env_spec: Arc::clone(&env.env_spec),
-            prompts: Arc::clone(&env.prompts),
-            method: Hash::of(&*episode_config),
-            episode_config,
+    /// Episode configuration of training.
+    pub(crate) fn episode_config(&self) -> &EpisodeConfig {
+        self.meta_episodes.config()
+    }
+
+    /// The policy with its current weights.
+    pub(crate) fn policy(&self, params: SamplingParams, label: String) -> ModelPolicy {
+        ModelPolicy {
             codec: Arc::clone(&self.codec),
             sampler: Arc::clone(&self.engines.sampler),
             params,
             weights: WeightsName::default(),
             label,
-            retries,
         }
+    }
+
+    /// Rollouts with the current weights.
+    pub(crate) fn rollout(&self, params: SamplingParams, label: String, retries: u32) -> Rollout {
+        Rollout { builder: self.meta_episodes.clone(), policy: self.policy(params, label), retries }
     }
 
     /// Runs the warm start; `false` if a stop was requested.

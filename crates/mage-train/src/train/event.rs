@@ -1,6 +1,6 @@
 //! Events of a training run and its outcome, as written to `--json` output and the log.
 
-use crate::eval::evaluator::EvalResult;
+use crate::eval::EvalResult;
 use mage_env::solvers::OracleReport;
 use serde::Serialize;
 use std::collections::BTreeMap;

@@ -1,8 +1,15 @@
 //! Measurement of prompt and response lengths with random play.
 
-use crate::{Error, Player, Result, policy::codec::PromptCodec, recipe::Recipe, rollout::catch_panic, train::TrainEnv};
-use mage_core::{EpisodeConfig, MetaEpisode, Next, RequestKind, RequestRecord};
-use mage_env::{Seed, Task};
+use crate::{
+    Error, Result,
+    policy::{ScriptedPolicy, codec::PromptCodec},
+    recipe::Recipe,
+    rollout::Played,
+    train::TrainEnv,
+};
+use futures_executor::block_on;
+use mage_core::{EpisodeConfig, RequestKind};
+use mage_env::Seed;
 use std::sync::Arc;
 
 /// Token counts of some meta-episodes of random play.
@@ -26,23 +33,25 @@ impl LengthProbe {
         codec: &PromptCodec,
         count: usize,
     ) -> Result<Option<Self>> {
-        let episode_config = Arc::new(EpisodeConfig { mask_actions: true, ..episode_config });
+        let meta_episodes = env.meta_episodes(EpisodeConfig { mask_actions: true, ..episode_config });
+        let episode_config = meta_episodes.config();
         let seats = env.env_spec.info().seats;
         let mut probe = LengthProbe::default();
         let (mut failed, mut first_error) = (0, None);
         for i in 0..count as u64 {
             let seed = Seed::new(recipe.seed).child("length_probe").at(i);
             let task = env.population.draw(&recipe.env.split, seats, seed)?;
-            let records = match catch_panic(|| play_randomly(env, &episode_config, task, seed)) {
-                Ok(Some(records)) => records,
-                Ok(None) => return Ok(None),
-                Err(e) => {
-                    failed += 1;
-                    first_error.get_or_insert(e);
-                    continue;
-                }
-            };
-            for record in records {
+            let mut policy = ScriptedPolicy::random(Arc::clone(episode_config), seed);
+            let Played { trajectory, policy_error } = block_on(meta_episodes.play(&task, seed, &mut policy, &()));
+            if let Some(Error::ScriptedPolicy { .. }) = policy_error {
+                return Ok(None);
+            }
+            if let Some(error) = trajectory.error {
+                failed += 1;
+                first_error.get_or_insert(error);
+                continue;
+            }
+            for record in trajectory.requests {
                 let prompt = codec.prompt(&record.messages)?.len();
                 let max_response = if record.kind == RequestKind::Play {
                     episode_config.play_tokens
@@ -72,27 +81,5 @@ impl LengthProbe {
             self.max_sequence
         );
         Err(Error::Recipe { location: key.to_owned(), problem })
-    }
-}
-
-/// The requests of one meta-episode of random play.
-fn play_randomly(
-    env: &TrainEnv,
-    episode_config: &Arc<EpisodeConfig>,
-    task: Task,
-    seed: Seed,
-) -> Result<Option<Vec<RequestRecord>>> {
-    let built = env.env_spec.build(&task)?;
-    let mut meta = MetaEpisode::new(task, built, Arc::clone(&env.prompts), Arc::clone(episode_config), seed)?;
-    let mut player = Player::random(Arc::clone(episode_config), seed);
-    loop {
-        match meta.advance()? {
-            Next::Done(trajectory) => return Ok(Some(trajectory.requests)),
-            Next::Request(request) => match player.respond(&request, &meta) {
-                Ok(completion) => meta.submit(request.id, Ok(completion))?,
-                Err(Error::Player { .. }) => return Ok(None),
-                Err(e) => return Err(e),
-            },
-        }
     }
 }

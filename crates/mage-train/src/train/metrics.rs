@@ -1,8 +1,8 @@
 //! Metrics of an update, as written to `metrics.jsonl`.
 
-use super::Training;
+use super::{Training, played_episodes};
 use crate::{
-    eval::evaluator::EvalResult,
+    eval::EvalResult,
     recipe::{PLAY, REFLECT},
     train::health::HealthMetrics,
 };
@@ -52,9 +52,12 @@ impl OptimReports {
 
 pub(super) fn add_eval_metrics(metrics: &mut BTreeMap<String, f64>, result: &EvalResult) {
     for (n, (score, won)) in result.score.iter().zip(&result.won).enumerate() {
-        metrics.insert(format!("eval/episode_{}/score", n + 1), score.mean);
-        metrics.insert(format!("eval/episode_{}/se", n + 1), score.se);
-        metrics.insert(format!("eval/episode_{}/won", n + 1), won.mean);
+        let mut add = |name: &str, value: Option<f64>| {
+            metrics.extend(value.map(|value| (format!("eval/episode_{}/{name}", n + 1), value)));
+        };
+        add("score", score.mean);
+        add("se", score.se);
+        add("won", won.mean);
     }
 }
 
@@ -66,9 +69,9 @@ impl Training {
         let completed: Vec<&Trajectory> = trajectories.iter().filter(|t| t.error.is_none()).collect();
         add("update".into(), self.progress.update as f64);
         add("episodes".into(), self.progress.episodes as f64);
-        add("rollout/episodes".into(), trajectories.iter().map(|t| t.episodes.len()).sum::<usize>() as f64);
+        add("rollout/episodes".into(), played_episodes(trajectories) as f64);
         add("errors".into(), (trajectories.len() - completed.len()) as f64);
-        for n in 0..self.context.episode_config.episodes as usize {
+        for n in 0..self.context.episode_config().episodes as usize {
             let episodes: Vec<_> = completed.iter().filter_map(|t| t.episodes.get(n)).collect();
             let count = episodes.len().max(1) as f64;
             add(format!("episode_{}/score", n + 1), episodes.iter().map(|e| f64::from(e.score())).sum::<f64>() / count);

@@ -5,6 +5,7 @@
 //! the last checkpoint and ends with the same bytes.
 
 mod context;
+mod env;
 mod event;
 pub mod health;
 pub(crate) mod length_probe;
@@ -12,30 +13,33 @@ mod metrics;
 mod resource_plan;
 mod resume;
 pub mod samples;
+mod timing;
 pub mod transcripts;
 pub mod warmstart;
 mod warmstart_run;
 
 pub(crate) use context::TrainContext;
 pub use context::runtime;
+pub use env::{TrainEnv, eval_seed};
 pub use event::{TrainEvent, TrainOutcome};
 pub use resource_plan::{ResourcePlan, longest_sequence};
 pub use resume::{Resumed, changed_since};
 pub use warmstart_run::warm_start;
 
 use crate::{
-    Error, Result, TaskSet,
-    eval::evaluator::{EvalResult, Evaluator},
+    Error, Result,
+    eval::{EvalResult, Evaluator},
+    policy::{NamedPolicy, PolicyKind},
     recipe::Recipe,
-    rollout::{Rollout, RolloutJob, RolloutTiming},
+    rollout::{RolloutJob, RolloutTiming},
     run_dir::{RunDir, RunInfo, TrainProgress},
     train::health::HealthCheck,
     train::samples::{TrainingSample, build_batch, build_samples, token_class},
+    train::timing::UpdateTiming,
 };
-use mage_core::{EpisodeConfig, MemoryMode, Trajectory, prompt::PromptSet};
-use mage_engine::{Loss, SamplingParams, ScoreRequest, WeightsName};
-use mage_env::{EnvInfo, EnvSpec, Population, Seed, solvers::OracleReport};
-use mage_remote::StatusLog;
+use mage_core::{MemoryMode, Trajectory};
+use mage_engine::{Loss, ScoreRequest, WeightsName};
+use mage_env::{EnvInfo, Seed, Task, solvers::OracleReport};
 use metrics::{OptimReports, add_eval_metrics};
 use rand::seq::SliceRandom;
 use std::{
@@ -54,20 +58,6 @@ const REFERENCE: &str = "reference";
 
 /// Minimum interval between progress events of an evaluation.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
-
-/// The environment of a run and everything else that is not in its recipe.
-pub struct TrainEnv {
-    /// Builds the environments.
-    pub env_spec: Arc<dyn EnvSpec>,
-    /// Prompt templates.
-    pub prompts: Arc<PromptSet>,
-    /// Opponents and options.
-    pub population: Population,
-    /// Commit of this build, if known; recorded in the run directory.
-    pub commit: Option<String>,
-    /// Receives status messages of engines.
-    pub status_log: StatusLog,
-}
 
 /// A training run.
 pub struct Training {
@@ -93,6 +83,11 @@ type CollectedBatch = (Vec<Trajectory>, RolloutTiming);
 fn error_if_all_failed(trajectories: &[Trajectory]) -> Option<&str> {
     let first = trajectories.first()?.error.as_deref()?;
     trajectories.iter().all(|t| t.error.is_some()).then_some(first)
+}
+
+/// Number of episodes of completed meta-episodes.
+fn played_episodes(trajectories: &[Trajectory]) -> u64 {
+    trajectories.iter().filter(|t| t.error.is_none()).map(|t| t.episodes.len() as u64).sum()
 }
 
 /// Score ceilings on the evaluation split, if they are computable.
@@ -253,56 +248,67 @@ impl Training {
         Ok(true)
     }
 
-    fn rollout(&self, episode_config: &Arc<EpisodeConfig>, params: SamplingParams) -> Rollout {
-        let label = format!("policy@{}", self.progress.update);
-        self.context.rollout(&self.env, Arc::clone(episode_config), params, label, self.recipe.rollout.retries)
+    /// Name of the current weights in trajectories.
+    fn weights_label(&self) -> String {
+        format!("policy@{}", self.progress.update)
     }
 
-    /// Evaluates on the final task set, with or without memory. `None` if a stop was requested.
+    /// An evaluation before the first or after the last update. `None` if a stop was requested.
     fn final_evaluation(&mut self, memory: bool, on_event: &mut dyn FnMut(TrainEvent)) -> Result<Option<EvalResult>> {
-        let stop = Arc::clone(&self.stop);
-        self.evaluate(self.recipe.eval.final_tasks, memory, &|| stop.load(Ordering::Relaxed) > 0, on_event)
+        self.evaluate(self.recipe.eval.final_tasks, memory, Arc::clone(&self.stop), on_event)
     }
 
-    /// Evaluates on a task set of `tasks` tasks, with or without memory. `None` if `stop` returns true before the end.
+    /// Evaluates on a task set of `tasks` tasks, with or without memory. `None` if `stop` requests a stop before the
+    /// end.
     fn evaluate(
         &mut self,
         tasks: usize,
         memory: bool,
-        stop: &dyn Fn() -> bool,
+        stop: Arc<AtomicU8>,
         on_event: &mut dyn FnMut(TrainEvent),
     ) -> Result<Option<EvalResult>> {
-        let max_turns = self.env.env_spec.max_turns(&self.env.population, &self.recipe.eval.split)?;
-        let mut episode_config = self.recipe.eval_episode_config(&EnvInfo { max_turns, ..self.env_info.clone() });
+        let (recipe, env) = (&self.recipe, &self.env);
+        let mut config = env.eval_episode_config(recipe, &recipe.eval.split, recipe.eval.episodes)?;
         if !memory {
-            episode_config.memory = MemoryMode::None;
+            config.memory = MemoryMode::None;
         }
-        let seed = Seed::new(self.recipe.seed).child("evaluation");
-        let task_set = TaskSet::new(&self.env.population, &self.recipe.eval.split, self.env_info.seats, tasks, seed)?;
-        let evaluator = Evaluator {
-            rollout: self.rollout(&Arc::new(episode_config), self.recipe.eval_sampling()),
-            task_set,
-            exact_max_states: self.recipe.exact_max_states(),
-            seed,
-        };
-        let (mut done, mut reported) = (0, Instant::now());
-        let result = evaluator.run(&self.runtime, stop, || {
-            done += 1;
+        let label = self.weights_label();
+        let evaluator = Arc::new(Evaluator {
+            builder: env.meta_episodes(config),
+            policy: NamedPolicy {
+                name: label.clone(),
+                id: label.clone(),
+                decoding: None,
+                max_in_flight: tasks,
+                kind: PolicyKind::Model(self.context.policy(recipe.eval_sampling(), label)),
+            },
+            task_set: env.eval_task_set(recipe, tasks)?,
+            seed: eval_seed(recipe.seed),
+            exact_max_states: recipe.eval.exact_max_states,
+            policy_must_not_fail: true,
+            stop,
+        });
+        let (mut trajectories, mut reported) = (BTreeMap::new(), Instant::now());
+        let outcome = evaluator.run(self.runtime.handle(), |index, trajectory| {
+            trajectories.insert(index, trajectory);
             if reported.elapsed() > PROGRESS_INTERVAL {
                 reported = Instant::now();
-                on_event(TrainEvent::Evaluating { done, tasks });
+                on_event(TrainEvent::Evaluating { done: trajectories.len(), tasks });
             }
-        })?;
-        if let Some(result) = &result {
-            let update = self.progress.update;
-            self.emit(TrainEvent::Evaluated { update, memory, result: result.clone() }, on_event);
+        });
+        match outcome {
+            Err(Error::Interrupted) => return Ok(None),
+            outcome => outcome?,
         }
-        Ok(result)
+        let result = EvalResult::new(trajectories.iter().map(|(i, t)| (*i, t)), recipe.eval.episodes);
+        let update = self.progress.update;
+        self.emit(TrainEvent::Evaluated { update, memory, result: result.clone() }, on_event);
+        Ok(Some(result))
     }
 
     /// Records a new best score; whether it was one.
     fn update_best(&mut self, result: &EvalResult) -> bool {
-        let score = result.score.last().map_or(f64::NEG_INFINITY, |e| e.mean);
+        let score = result.score.last().and_then(|e| e.mean).unwrap_or(f64::NEG_INFINITY);
         let improved = self.progress.best.is_none_or(|(_, best)| score > best);
         if improved {
             self.progress.best = Some((self.progress.update, score));
@@ -326,22 +332,23 @@ impl Training {
         Ok(())
     }
 
-    /// The meta-episodes of an update, group by group.
+    /// The meta-episodes of an update, group by group. A finite set of start states is used up before one repeats.
     fn rollout_jobs(&self, update: u64) -> Result<Vec<RolloutJob>> {
-        let r = &self.recipe.rollout;
-        let seed = Seed::new(self.recipe.seed).child("update").at(update);
+        let (r, split, seats) = (&self.recipe.rollout, &self.recipe.env.split, self.env_info.seats);
+        let seed = Seed::new(self.recipe.seed);
+        let group_seed = |g: usize| seed.child("update").at(update).child("group").at(g as u64);
+        let population = &self.env.population;
+        let mut groups: Vec<Vec<Task>> = (0..r.groups)
+            .map(|g| Ok(population.draw_group(split, seats, group_seed(g), r.group_size, r.grouping)?))
+            .collect::<Result<_>>()?;
+        let mut starts: Vec<Task> = groups.iter().filter_map(|group| group.first().cloned()).collect();
+        let first = update * r.groups as u64;
+        self.env.env_spec.assign_without_replacement(&mut starts, first, seed.child("deal"))?;
         let mut jobs = Vec::with_capacity(r.groups * r.group_size);
-        for g in 0..r.groups {
-            let group = seed.child("group").at(g as u64);
-            let tasks = self.env.population.draw_group(
-                &self.recipe.env.split,
-                self.env_info.seats,
-                group,
-                r.group_size,
-                r.grouping,
-            )?;
-            for (m, task) in tasks.into_iter().enumerate() {
-                jobs.push(RolloutJob { task, seed: group.child("agent").at(m as u64) });
+        for (g, (group, start)) in groups.iter_mut().zip(starts).enumerate() {
+            for (m, task) in group.drain(..).enumerate() {
+                let seed = group_seed(g).child("agent").at(m as u64);
+                jobs.push(RolloutJob { task: Task { options: start.options.clone(), ..task }, seed });
             }
         }
         Ok(jobs)
@@ -352,7 +359,7 @@ impl Training {
         &self,
         update: u64,
     ) -> Result<impl FnOnce(&mut dyn FnMut(String)) -> Result<CollectedBatch> + Send + use<>> {
-        let rollout = self.rollout(&self.context.episode_config, self.recipe.sampling());
+        let rollout = self.context.rollout(self.recipe.sampling(), self.weights_label(), self.recipe.rollout.retries);
         let jobs = self.rollout_jobs(update)?;
         let runtime = Arc::clone(&self.runtime);
         let stall_timeout = Duration::try_from_secs_f64(self.recipe.health.stall_timeout).unwrap_or(Duration::MAX);
@@ -363,95 +370,112 @@ impl Training {
     /// checkpoint.
     fn update(&mut self, on_event: &mut dyn FnMut(TrainEvent)) -> Result<()> {
         let update = self.progress.update;
-        let started = Instant::now();
-        let next_batch = self.next_batch.take();
-        let collected_ahead = next_batch.is_some();
-        let (trajectories, rollout_timing) = match next_batch {
-            Some(batch) => batch,
-            None => self.batch_collector(update)?(&mut |text| self.emit(TrainEvent::Warning { text }, on_event))?,
-        };
-        if let Some(problem) = error_if_all_failed(&trajectories) {
-            return Err(Error::Stopped(format!("all meta-episodes of update {} failed: {problem}", update + 1)));
-        }
+        let mut timing = UpdateTiming::start();
+        let collected_ahead = self.next_batch.is_some();
 
+        let (trajectories, rollout_timing) = self.collect(update, on_event)?;
         let samples = build_samples(&trajectories, self.recipe.rollout.group_size, &self.recipe)?;
         let loss = self.recipe.loss(update);
-        let scoring_started = Instant::now();
-        let reference = self.reference_logprobs(&trajectories, &samples, &loss)?;
-        let scoring_time = scoring_started.elapsed();
-
-        let training_started = Instant::now();
-        let reports = if self.may_collect_ahead(update + 1) {
-            let collector = self.batch_collector(update + 1)?;
-            std::thread::scope(|threads| {
-                let (sender, stalls) = std::sync::mpsc::channel();
-                let collecting = threads.spawn(move || collector(&mut |text| _ = sender.send(text)));
-                let reports = self.optimize(update, &trajectories, &samples, &reference, &loss);
-                // The channel closes when the thread ends.
-                stalls.iter().for_each(|text| self.emit(TrainEvent::Warning { text }, on_event));
-                let batch = collecting
-                    .join()
-                    .map_err(|_| Error::Stopped("the rollout of the next update panicked".to_owned()))?;
-                self.next_batch = Some(batch?);
-                reports
-            })?
-        } else {
-            self.optimize(update, &trajectories, &samples, &reference, &loss)?
-        };
-        let training_time = training_started.elapsed();
+        let reference = timing.measure("reference", || self.reference_logprobs(&trajectories, &samples, &loss))?;
+        let reports = timing.measure("train", || {
+            self.optimize_and_collect_ahead(update, &trajectories, &samples, &reference, &loss, on_event)
+        })?;
         self.context.engines.trainer.publish(&WeightsName::default())?;
-        self.progress.update = update + 1;
-        self.progress.episodes += trajectories.iter().map(|t| t.episodes.len() as u64).sum::<u64>();
 
+        self.progress.update = update + 1;
+        self.progress.episodes += played_episodes(&trajectories);
         let mut metrics = self.update_metrics(&trajectories, &reports);
-        let evaluation_started = Instant::now();
-        let last = self.progress.update == self.recipe.optim.updates;
-        let due = |every: u64| every > 0 && self.progress.update.is_multiple_of(every);
-        let evaluate = due(self.recipe.eval.every) && !last;
-        let mut checkpoint = due(self.recipe.checkpoint.every) || last;
-        if evaluate && let Some(result) = self.evaluate(self.recipe.eval.tasks, true, &|| false, on_event)? {
-            // The best weights need a checkpoint, which a batch collected ahead forbids here.
-            if checkpoint || self.next_batch.is_none() {
-                checkpoint |= self.update_best(&result);
-            }
-            add_eval_metrics(&mut metrics, &result);
-        }
-        let evaluation_time = evaluation_started.elapsed();
+        let improved = timing.measure("evaluate", || self.evaluate_if_due(&mut metrics, on_event))?;
         if self.recipe.trajectories.every > 0 && update.is_multiple_of(self.recipe.trajectories.every) {
             self.write_trajectories(update, &trajectories, &samples)?;
         }
         self.run_dir.append_metrics(self.progress.update, &metrics)?;
-        let checkpoint_started = Instant::now();
-        if checkpoint {
-            self.save_checkpoint(on_event)?;
+        if improved || self.checkpoint_is_due() {
+            timing.measure("checkpoint", || self.save_checkpoint(on_event))?;
         }
 
-        let seconds = |d: Duration| d.as_secs_f64();
-        let threads = self.runtime.metrics().num_workers() as f64;
-        let checkpoint_time = checkpoint_started.elapsed();
-        let accounted = rollout_timing.wall + scoring_time + training_time + evaluation_time + checkpoint_time;
-        let other = started.elapsed().saturating_sub(accounted);
-        let timing = BTreeMap::from([
-            ("update".to_owned(), self.progress.update as f64),
-            ("total".to_owned(), seconds(started.elapsed())),
-            ("rollout".to_owned(), seconds(rollout_timing.wall)),
-            ("environment".to_owned(), seconds(rollout_timing.environment) / threads),
-            ("rollout_tail".to_owned(), seconds(rollout_timing.tail)),
-            ("reference".to_owned(), seconds(scoring_time)),
-            ("train".to_owned(), seconds(training_time)),
-            ("evaluate".to_owned(), seconds(evaluation_time)),
-            ("checkpoint".to_owned(), seconds(checkpoint_time)),
-            ("other".to_owned(), seconds(other)),
-        ]);
+        let timing = timing.finish(self.progress.update, &rollout_timing, self.runtime.metrics().num_workers());
         self.run_dir.append_timing(&timing)?;
         let health_metrics = self.health_metrics(&metrics, &trajectories, collected_ahead);
         let warnings = self.health.check(&self.recipe.health, &health_metrics);
-        let update = self.progress.update;
-        self.emit(TrainEvent::Updated { update, metrics, timing }, on_event);
+        self.emit(TrainEvent::Updated { update: self.progress.update, metrics, timing }, on_event);
         for text in warnings {
             self.emit(TrainEvent::Warning { text }, on_event);
         }
         Ok(())
+    }
+
+    /// The batch of an update: collected ahead, or now.
+    fn collect(&mut self, update: u64, on_event: &mut dyn FnMut(TrainEvent)) -> Result<CollectedBatch> {
+        let batch = match self.next_batch.take() {
+            Some(batch) => batch,
+            None => self.batch_collector(update)?(&mut |text| self.emit(TrainEvent::Warning { text }, on_event))?,
+        };
+        match error_if_all_failed(&batch.0) {
+            Some(problem) => {
+                Err(Error::Stopped(format!("all meta-episodes of update {} failed: {problem}", update + 1)))
+            }
+            None => Ok(batch),
+        }
+    }
+
+    /// The optimiser steps of an update. With `rollout.overlap`, the batch of the next update is collected meanwhile.
+    fn optimize_and_collect_ahead(
+        &mut self,
+        update: u64,
+        trajectories: &[Trajectory],
+        samples: &[TrainingSample],
+        reference: &HashMap<(usize, usize), Vec<f32>>,
+        loss: &Loss,
+        on_event: &mut dyn FnMut(TrainEvent),
+    ) -> Result<OptimReports> {
+        if !self.may_collect_ahead(update + 1) {
+            return self.optimize(update, trajectories, samples, reference, loss);
+        }
+        let collector = self.batch_collector(update + 1)?;
+        std::thread::scope(|threads| {
+            let (sender, stalls) = std::sync::mpsc::channel();
+            let collecting = threads.spawn(move || collector(&mut |text| _ = sender.send(text)));
+            let reports = self.optimize(update, trajectories, samples, reference, loss);
+            // The channel closes when the thread ends.
+            stalls.iter().for_each(|text| self.emit(TrainEvent::Warning { text }, on_event));
+            let batch =
+                collecting.join().map_err(|_| Error::Stopped("the rollout of the next update panicked".to_owned()))?;
+            self.next_batch = Some(batch?);
+            reports
+        })
+    }
+
+    /// Evaluates every `eval.every` updates and adds the metrics. Whether the policy is the best so far and can be
+    /// saved now.
+    fn evaluate_if_due(
+        &mut self,
+        metrics: &mut BTreeMap<String, f64>,
+        on_event: &mut dyn FnMut(TrainEvent),
+    ) -> Result<bool> {
+        // After the last update, the final evaluation follows.
+        if !self.is_due(self.recipe.eval.every) || self.is_complete() {
+            return Ok(false);
+        }
+        let Some(result) = self.evaluate(self.recipe.eval.tasks, true, Arc::default(), on_event)? else {
+            return Ok(false);
+        };
+        add_eval_metrics(metrics, &result);
+        // The best weights need a checkpoint, which a batch collected ahead forbids here.
+        let can_save = self.checkpoint_is_due() || self.next_batch.is_none();
+        Ok(can_save && self.update_best(&result))
+    }
+
+    fn is_due(&self, every: u64) -> bool {
+        every > 0 && self.progress.update.is_multiple_of(every)
+    }
+
+    fn is_complete(&self) -> bool {
+        self.progress.update == self.recipe.optim.updates
+    }
+
+    fn checkpoint_is_due(&self) -> bool {
+        self.is_due(self.recipe.checkpoint.every) || self.is_complete()
     }
 
     /// Whether the batch of update `next` may be collected with the current weights. Not across a checkpoint: a batch
@@ -482,7 +506,7 @@ impl Training {
                 else {
                     continue;
                 };
-                let request = samples::mask_request(record, self.context.episode_config.play_tokens);
+                let request = samples::mask_request(record, self.context.episode_config().play_tokens);
                 let score = ScoreRequest {
                     weights: WeightsName::new(REFERENCE),
                     tokens: [&tokens.prompt[..], &tokens.response].concat(),
@@ -532,7 +556,7 @@ impl Training {
                     reference,
                     loss.needs_ref_logprobs(),
                     &self.context.codec,
-                    self.context.episode_config.play_tokens,
+                    self.context.episode_config().play_tokens,
                     self.recipe.loss.aggregation,
                 )?;
                 let loss_report = self.context.engines.trainer.forward_backward(&batch, loss)?;

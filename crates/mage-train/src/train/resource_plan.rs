@@ -11,7 +11,7 @@ use crate::{
 };
 use mage_core::prompt::PromptForm;
 use mage_engine::{Loss, Objective, Renderer, SamplingParams, TokenForest, WeightsName};
-use mage_env::{EnvInfo, Seed};
+use mage_env::Seed;
 use mage_native::{GpuMemoryPlan, Machine};
 use serde::Serialize;
 use std::{sync::Arc, time::Instant};
@@ -174,9 +174,7 @@ pub fn longest_sequence(recipe: &Recipe, env: &TrainEnv, renderer: &Arc<Renderer
 }
 
 fn probe_lengths(recipe: &Recipe, env: &TrainEnv, renderer: Option<&Arc<Renderer>>) -> Result<Option<LengthProbe>> {
-    let max_turns = env.env_spec.max_turns(&env.population, &recipe.env.split)?;
-    let episode_config = recipe.episode_config(&EnvInfo { max_turns, ..env.env_spec.info() });
-    episode_config.validate()?;
+    let episode_config = env.episode_config(recipe)?;
     let Some(renderer) = renderer else { return Ok(None) };
     let codec = PromptCodec::new(Arc::clone(renderer), recipe.play.form, recipe.play.thinking)?;
     LengthProbe::run(recipe, env, episode_config, &codec, SAMPLE_META_EPISODES)
@@ -208,11 +206,13 @@ impl UpdateTrial {
             .collect::<Result<_>>()?;
         let pass_size = |i: usize| (i + 1) * sample / passes - i * sample / passes;
         let batches: Vec<TokenForest> = (0..passes)
-            .map(|i| context.warm_start.batch(pass_size(i), seed.child("training_batch").at(i as u64), &context.codec))
+            .map(|i| {
+                let seed = seed.child("training_batch").at(i as u64);
+                context.warm_start.batch(i as u64, pass_size(i), seed, &context.codec)
+            })
             .collect::<Result<_>>()?;
         context.engines.trainer.publish(&WeightsName::default())?;
-        let episode_config = Arc::clone(&context.episode_config);
-        let rollout = context.rollout(env, episode_config, SamplingParams::default(), "plan".to_owned(), 0);
+        let rollout = context.rollout(SamplingParams::default(), "plan".to_owned(), 0);
         let mut trial = UpdateTrial::default();
         for _ in 0..2 {
             trial = UpdateTrial::default();

@@ -3,7 +3,7 @@
 use super::{TrainContext, TrainEnv, TrainEvent, TrainOutcome, TrainProgress, Training, ceilings};
 use crate::{
     Error, Result,
-    eval::evaluator::EvalResult,
+    eval::EvalResult,
     recipe::{Recipe, differences},
     run_dir::RunDir,
 };

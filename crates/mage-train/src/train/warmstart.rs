@@ -5,31 +5,31 @@
 //! [transcripts](Transcripts) replace generated play.
 
 use crate::{
-    Player, Result,
-    policy::codec::PromptCodec,
+    Error, Result,
+    policy::{ScriptedPolicy, codec::PromptCodec},
     recipe::{Aggregation, Recipe},
+    rollout::MetaEpisodeBuilder,
+    train::TrainEnv,
     train::samples::{TokenizedSample, mask_request, token_forest},
     train::transcripts::Transcripts,
 };
-use mage_core::{
-    EpisodeConfig, MetaEpisode, Next, RequestKind, Trajectory, parse,
-    prompt::{PromptForm, PromptSet},
-};
+use futures_executor::block_on;
+use mage_core::{EpisodeConfig, RequestKind, Trajectory, parse, prompt::PromptForm};
 use mage_engine::{Loss, Objective, PerToken, TokenForest, Trainer};
-use mage_env::{EnvSpec, Population, ScriptedAgentFactory, ScriptedAgentQuery, Seed};
+use mage_env::{EnvSpec, Population, ScriptedAgentFactory, ScriptedAgentQuery, Seed, Task};
 use rayon::prelude::*;
 use std::{path::Path, sync::Arc};
 
 /// Generates batches for supervised training.
 pub struct WarmStart {
     env_spec: Arc<dyn EnvSpec>,
-    prompts: Arc<PromptSet>,
-    episode_config: Arc<EpisodeConfig>,
+    meta_episodes: MetaEpisodeBuilder,
     population: Population,
     split: String,
-    seats: u8,
     expert: Option<Arc<dyn ScriptedAgentFactory>>,
     epsilon: f64,
+    /// Seed of the order of start states in environments with a finite set of them.
+    deal_seed: Seed,
     transcripts: Option<Transcripts>,
 }
 
@@ -37,10 +37,8 @@ impl WarmStart {
     /// The warm start of a recipe.
     pub fn new(
         recipe: &Recipe,
-        env_spec: Arc<dyn EnvSpec>,
-        prompts: Arc<PromptSet>,
-        episode_config: Arc<EpisodeConfig>,
-        population: Population,
+        env: &TrainEnv,
+        meta_episodes: MetaEpisodeBuilder,
         codec: &PromptCodec,
         max_seq_len: usize,
     ) -> Result<Self> {
@@ -50,40 +48,43 @@ impl WarmStart {
         };
         let expert = match recipe.warmstart.expert.as_str() {
             "" | "random" => None,
-            name => Some(env_spec.scripted_agent(&ScriptedAgentQuery {
+            name => Some(env.env_spec.scripted_agent(&ScriptedAgentQuery {
                 name,
-                population: &population,
+                population: &env.population,
                 split: &recipe.env.split,
-                episodes: episode_config.episodes,
+                episodes: meta_episodes.config().episodes,
             })?),
         };
-        let seats = env_spec.info().seats;
-        let split = recipe.env.split.clone();
-        let epsilon = recipe.warmstart.epsilon;
-        Ok(WarmStart { env_spec, prompts, episode_config, population, split, seats, expert, epsilon, transcripts })
+        Ok(WarmStart {
+            env_spec: Arc::clone(&env.env_spec),
+            meta_episodes,
+            population: env.population.clone(),
+            split: recipe.env.split.clone(),
+            expert,
+            epsilon: recipe.warmstart.epsilon,
+            deal_seed: Seed::new(recipe.seed).child("warmstart").child("deal"),
+            transcripts,
+        })
+    }
+
+    fn episode_config(&self) -> &EpisodeConfig {
+        self.meta_episodes.config()
     }
 
     /// Samples one meta-episode of expert play.
-    pub fn play(&self, seed: Seed) -> Result<Trajectory> {
-        let task = self.population.draw(&self.split, self.seats, seed.child("task"))?;
-        let episode_config = Arc::clone(&self.episode_config);
-        let mut player = match &self.expert {
-            None => Player::random(Arc::clone(&episode_config), seed),
+    fn play(&self, task: &Task, seed: Seed) -> Result<Trajectory> {
+        let config = Arc::clone(self.meta_episodes.config());
+        let mut policy = match &self.expert {
+            None => ScriptedPolicy::random(config, seed),
             Some(factory) => {
-                let expert = factory.make(&task, seed.child("expert"));
-                Player::expert(Arc::clone(&episode_config), expert, self.epsilon, seed.child("epsilon"))
+                let expert = factory.make(task, seed.child("expert"));
+                ScriptedPolicy::expert(config, expert, self.epsilon, seed.child("epsilon"))
             }
         };
-        let env = self.env_spec.build(&task)?;
-        let mut meta = MetaEpisode::new(task, env, Arc::clone(&self.prompts), episode_config, seed)?;
-        loop {
-            match meta.advance()? {
-                Next::Request(request) => {
-                    let completion = player.respond(&request, &meta)?;
-                    meta.submit(request.id, Ok(completion))?;
-                }
-                Next::Done(trajectory) => return Ok(*trajectory),
-            }
+        let trajectory = block_on(self.meta_episodes.play(task, seed, &mut policy, &())).into_result()?;
+        match trajectory.error {
+            Some(problem) => Err(Error::Stopped(format!("expert play failed: {problem}"))),
+            None => Ok(trajectory),
         }
     }
 
@@ -95,7 +96,7 @@ impl WarmStart {
         let factual = reflections.map(|record| {
             let episode = &trajectory.episodes[record.episode as usize - 1];
             let expected = expert.reflect(&episode.last_observation().compact);
-            let reflection = match self.episode_config.prompt_form {
+            let reflection = match self.episode_config().prompt_form {
                 PromptForm::Compact => record.completion.text.as_str(),
                 PromptForm::Full => parse::last_tag(&record.completion.text, "remark").unwrap_or_default(),
             };
@@ -104,16 +105,23 @@ impl WarmStart {
         Some(factual.fold((0, 0), |(count, total), one| (count + one, total + 1)))
     }
 
-    /// A batch of `count` generated meta-episodes.
-    pub fn batch(&self, count: usize, seed: Seed, codec: &PromptCodec) -> Result<TokenForest> {
+    /// The `index`-th batch of `count` generated meta-episodes.
+    pub fn batch(&self, index: u64, count: usize, seed: Seed, codec: &PromptCodec) -> Result<TokenForest> {
+        let (seats, seeds) = (self.env_spec.info().seats, (0..count as u64).map(|i| seed.at(i)));
+        let mut tasks: Vec<Task> = seeds
+            .clone()
+            .map(|seed| Ok(self.population.draw(&self.split, seats, seed.child("task"))?))
+            .collect::<Result<_>>()?;
+        self.env_spec.assign_without_replacement(&mut tasks, index * count as u64, self.deal_seed)?;
+        let jobs: Vec<(Task, Seed)> = tasks.into_iter().zip(seeds).collect();
         let trajectories: Vec<Trajectory> =
-            (0..count).into_par_iter().map(|i| self.play(seed.at(i as u64))).collect::<Result<_>>()?;
+            jobs.par_iter().map(|(task, seed)| self.play(task, *seed)).collect::<Result<_>>()?;
         let mut tokenized = Vec::new();
         for record in trajectories.iter().flat_map(|t| &t.requests) {
             let max_tokens = if record.kind == RequestKind::Play {
-                self.episode_config.play_tokens
+                self.episode_config().play_tokens
             } else {
-                self.episode_config.reflect_tokens
+                self.episode_config().reflect_tokens
             };
             let request = mask_request(record, max_tokens);
             let response = codec.response_tokens(&request, &record.completion.text)?;
@@ -132,7 +140,7 @@ impl WarmStart {
         let (seed, count) = (Seed::new(recipe.seed).child("warmstart"), recipe.warmstart.batch_size);
         let batch = match &self.transcripts {
             Some(transcripts) => transcripts.batch(step, count, seed),
-            None => self.batch(count, seed.at(step), codec)?,
+            None => self.batch(step, count, seed.at(step), codec)?,
         };
         let report = trainer.forward_backward(&batch, &Loss::of(Objective::CrossEntropy))?;
         trainer.optim_step(&recipe.warmstart_step(step))?;

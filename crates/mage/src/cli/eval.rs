@@ -9,14 +9,17 @@ use std::path::PathBuf;
 
 /// Examples and method list of `mage eval --help`.
 const EVAL_HELP: &str = "Examples:
-  mage eval --policy bayes --tasks 20000            a scripted agent
-  mage eval --policy bayes --memory none --tasks 20000
-  mage eval --policy runs/kuhn-1 --episodes 10      a trained policy
-  mage eval --policy runs/kuhn-1@best,runs/kuhn-1   its best checkpoint and its last
+  mage eval bayes --tasks 20000                     a scripted agent
+  mage eval bayes --memory none --tasks 20000
+  mage eval runs/kuhn-1                             a trained policy: repeats the final evaluation of its training
+  mage eval runs/kuhn-1@best runs/kuhn-1 bayes      its best checkpoint, its last, and a scripted agent
   mage eval --preset sokoban-3 --tasks 128 --episodes 10 --early-stop \\
             --endpoint http://127.0.0.1:8000 --model Qwen3-4B --method react,reflexion,a-mem,memento \\
             --trajectories sokoban.jsonl --summary sokoban.json
-  mage eval --population strangers.toml --policy runs/kuhn-1 --split out-of-domain
+  mage eval runs/kuhn-1 --population strangers.toml --split out-of-domain
+
+Environment, population, split, tasks, episodes and seed are those of the first run among the policies, unless --env or
+--preset selects others; every flag overrides its own value.
 
 Methods: react (no memory across episodes), cot (step-by-step reasoning, no memory), reflexion (a reflection after each
 episode), a-mem (linked and evolving memory items), memento (case-based planning). All policies and methods are evaluated
@@ -27,20 +30,17 @@ The API key of an endpoint is read from an environment variable (--key-env) and 
 #[derive(Clone, Debug, Args)]
 #[command(after_help = EVAL_HELP)]
 pub(crate) struct EvalArgs {
-    /// Environment, as with --env NAME
-    #[arg(value_name = "NAME", conflicts_with_all = ["env", "preset"])]
-    pub(crate) named: Option<String>,
-    /// Environment
-    #[arg(long, default_value = "kuhn")]
-    pub(crate) env: String,
+    /// Policies: random, a scripted agent (`mage env show` lists them), a run (RUN is the last checkpoint, RUN@best the best
+    /// one, RUN@250 or RUN/checkpoints/000250 that of update 250), or a model (a directory, or org/name[@revision] on the Hub)
+    #[arg(value_name = "POLICY")]
+    pub(crate) policies: Vec<String>,
+    /// Environment [default: that of the first run among the policies, otherwise kuhn]
+    #[arg(long)]
+    pub(crate) env: Option<String>,
     /// Task set of the paper, in or out of domain, instead of --env, --population, --opponent, --seat and --split;
     /// `list` lists them
     #[arg(long, value_name = "NAME", conflicts_with_all = ["env", "population", "opponent", "seat", "split"])]
     pub(crate) preset: Option<String>,
-    /// Policies: random, a scripted agent (`mage env show` lists them), a run (RUN is the last checkpoint, RUN@best the best
-    /// one, RUN@250 or RUN/checkpoints/000250 that of update 250), or a model (a directory, or org/name[@revision] on the Hub)
-    #[arg(long, value_name = "NAME|RUN|MODEL,…", value_delimiter = ',')]
-    pub(crate) policy: Vec<String>,
     #[command(flatten)]
     pub(crate) remote: EndpointArgs,
     /// Prompting method of a model: react, cot, reflexion, a-mem, memento [default: as trained for a run, otherwise
@@ -53,27 +53,28 @@ pub(crate) struct EvalArgs {
     /// Maximum number of past episodes, memory items or cases to retrieve [default: the method's]
     #[arg(long, value_name = "COUNT")]
     pub(crate) recall: Option<usize>,
-    /// Episodes per task
-    #[arg(long, short = 'n', default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) episodes: u32,
+    /// Episodes per task [default: those of the run, otherwise 3]
+    #[arg(long, short = 'n', value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) episodes: Option<u32>,
     /// Maximum turns per episode [default: the environment's]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) max_turns: Option<u32>,
     /// Past episodes in the prompt; short for --method reflexion or react
     #[arg(long, value_enum)]
     pub(crate) memory: Option<MemoryArg>,
-    /// Number of tasks in the task set
-    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
-    pub(crate) tasks: u64,
+    /// Number of tasks in the task set [default: as in the final evaluation of the run, otherwise 2000]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    pub(crate) tasks: Option<u64>,
     /// Stop a task after its first win, as in the paper's Pass@k
     #[arg(long)]
     pub(crate) early_stop: bool,
-    /// Random seed for task selection and sampling
-    #[arg(long, default_value_t = 0)]
-    pub(crate) seed: u64,
-    /// Number of sampling seeds on the same task set: SEED, SEED + 1, … Intervals are over tasks
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
-    pub(crate) seeds: u64,
+    /// Random seed for task selection and sampling [default: that of the run, otherwise 0]
+    #[arg(long)]
+    pub(crate) seed: Option<u64>,
+    /// Number of sampling seeds on the same task set: SEED, SEED + 1, … Intervals are over tasks [default: 1 for a run,
+    /// otherwise 3]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub(crate) seeds: Option<u64>,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
     /// Store every meta-episode in this file (JSON lines); the same command resumes an interrupted evaluation
@@ -88,9 +89,12 @@ pub(crate) struct EvalArgs {
     /// CPU threads of a local model; 0 for all
     #[arg(long, default_value_t = 0)]
     pub(crate) threads: usize,
-    /// Device of a local model: auto, cpu, cuda or cuda:N. Kernels are batch-invariant on every device
+    /// Device of a local model: auto, cpu, cuda or cuda:N
     #[arg(long, default_value = "auto")]
     pub(crate) device: Device,
+    /// Use batch-invariant kernels on a GPU, as on the CPU: results do not depend on what else is in the batch; slower
+    #[arg(long)]
+    pub(crate) batch_invariant: bool,
     #[command(flatten)]
     pub(crate) selection: TaskSelection,
 }
@@ -101,6 +105,7 @@ impl EvalArgs {
         SamplerOptions {
             device: self.device,
             threads: self.threads,
+            batch_invariant: self.batch_invariant,
             status_log: StatusLog::new(|line| eprintln!("{line}")),
         }
     }
@@ -146,10 +151,10 @@ pub(crate) struct EndpointArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingArgs {
-    /// Sampling temperature, 0 for greedy decoding [default: as trained for a run, otherwise 0.7]
+    /// Sampling temperature, 0 for greedy decoding [default: as in the run's own evaluation, otherwise 0.7]
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) temperature: Option<f32>,
-    /// Nucleus sampling: total probability of the tokens to keep [default: 0.8]
+    /// Nucleus sampling: total probability of the tokens to keep [default: as in the run's own evaluation, otherwise 0.8]
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) top_p: Option<f32>,
     /// Keep only the k most likely tokens; not supported by every endpoint
@@ -161,7 +166,7 @@ pub(crate) struct SamplingArgs {
     /// Maximum tokens per completion
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_tokens: Option<u32>,
-    /// Thinking mode [default: the endpoint's; off for a local model]
+    /// Thinking mode [default: as trained for a run; the endpoint's; on for a model with thinking tags]
     #[arg(long, value_enum)]
     pub(crate) thinking: Option<Switch>,
 }

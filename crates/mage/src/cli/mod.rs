@@ -292,9 +292,12 @@ pub(crate) struct TaskSelection {
 }
 
 impl TaskSelection {
+    /// The split if none is chosen.
+    pub(crate) const DEFAULT_SPLIT: &str = "in-domain";
+
     /// The chosen split, or the default.
     pub(crate) fn split(&self) -> &str {
-        self.split.as_deref().unwrap_or("in-domain")
+        self.split.as_deref().unwrap_or(Self::DEFAULT_SPLIT)
     }
 }
 

@@ -91,7 +91,7 @@ fn splits(env_spec: &dyn EnvSpec, population: &Population) -> anyhow::Result<Vec
 }
 
 fn show(app: &App, args: &EnvShowArgs, out: &Output) -> anyhow::Result<()> {
-    let (env_spec, population) = select(app, &args.env, &args.selection)?;
+    let (env_spec, population) = select(app, &args.env, &args.selection, None)?;
     let mut description = EnvDescription::of(&*env_spec);
     description.splits = splits(&*env_spec, &population)?;
     if args.oracles {
@@ -341,7 +341,7 @@ fn conform(app: &App, args: &EnvConformArgs, out: &Output) -> anyhow::Result<()>
 }
 
 fn generate(app: &App, args: &EnvGenerateArgs, out: &Output) -> anyhow::Result<()> {
-    let (env_spec, population) = select(app, &args.env, &args.selection)?;
+    let (env_spec, population) = select(app, &args.env, &args.selection, None)?;
     print_warnings(&*env_spec, &population, args.selection.split(), out)?;
     let seats = env_spec.info().seats;
     let sample_task = |i| population.draw(args.selection.split(), seats, Seed::new(args.seed).child("generate").at(i));

@@ -12,10 +12,11 @@ use crate::{
     usage,
 };
 use anyhow::Context;
+use mage_core::MeanEstimate;
 use mage_remote::StatusLog;
 use mage_train::{
     ResourcePlan,
-    eval::evaluator::{EvalEstimate, EvalResult},
+    eval::EvalResult,
     recipe::Recipe,
     run_dir::{RunDir, checkpoint_path, last_model},
     train::{Resumed, TrainEnv, TrainOutcome, Training},
@@ -265,7 +266,7 @@ fn report(outcome: &TrainOutcome, dir: &Path, playable: bool, out: &Output) -> a
         "\n{}: {}, mean ± standard error over {} tasks, {kind}",
         styled(BOLD, "by episode"),
         outcome.unit,
-        after.score.first().map_or(0, |e| e.tasks)
+        after.score.first().map_or(0, |e| e.count)
     ))?;
     let mut header = vec!["episode", "before", "after", "memory blanked"];
     if outcome.ceilings.is_some() {
@@ -284,10 +285,10 @@ fn report(outcome: &TrainOutcome, dir: &Path, playable: bool, out: &Output) -> a
     out.line(table(&header, rows))?;
     let last = after.score.len().saturating_sub(1);
     let slice = |name: String,
-                 before: Option<&Vec<EvalEstimate>>,
-                 after: &[EvalEstimate],
-                 blank: Option<&Vec<EvalEstimate>>| {
-        let cell = |v: Option<&EvalEstimate>| v.map_or_else(|| "-".to_owned(), estimate);
+                 before: Option<&Vec<MeanEstimate>>,
+                 after: &[MeanEstimate],
+                 blank: Option<&Vec<MeanEstimate>>| {
+        let cell = |v: Option<&MeanEstimate>| v.map_or_else(|| "-".to_owned(), estimate);
         vec![
             name,
             cell(before.and_then(|b| b.get(last))),
@@ -323,15 +324,17 @@ fn report(outcome: &TrainOutcome, dir: &Path, playable: bool, out: &Output) -> a
         ];
         out.line(format!("\n{}", table(&header, opponents.chain(seats))))?;
     }
-    if let (Some(c), Some(e)) = (&outcome.ceilings, after.score.get(last)) {
+    if let (Some(c), Some(e)) = (&outcome.ceilings, after.score.get(last))
+        && let Some(mean) = e.mean
+    {
         let (low, high) = (c.mean.memoryless[last], c.mean.sum.by_episode[last]);
-        let share = 100.0 * (e.mean - low) / (high - low);
+        let share = 100.0 * (mean - low) / (high - low);
         if high - low > 1e-9 && share < 0.0 {
             out.line(format!("\nbelow the memoryless optimum in episode {} ({})", last + 1, score(low)))?;
         } else if high - low > 1e-9 {
-            let margin = 196.0 * e.se / (high - low);
+            let share_of = |score: f64| 100.0 * (score - low) / (high - low);
             let interval =
-                if margin > 0.0 { format!(" [{:.0}, {:.0}]", share - margin, share + margin) } else { String::new() };
+                e.interval.map_or_else(String::new, |i| format!(" [{:.0}, {:.0}]", share_of(i.low), share_of(i.high)));
             out.line(format!(
                 "\n{}{interval} of the gap between memoryless and Bayes-adaptive optimum closed in episode {}",
                 styled(GOOD, format!("{share:.0} %")),

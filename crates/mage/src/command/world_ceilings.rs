@@ -4,7 +4,7 @@ use crate::{
     output::{BOLD, DIM, Output, styled},
     table::columns,
 };
-use mage_core::{Bootstrap, MeanEstimate, RateEstimate};
+use mage_core::{MeanEstimate, RateEstimate};
 use mage_env::{Population, SolvedSplit, WorldSolver};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -86,10 +86,9 @@ impl WorldCeilings {
 impl SplitCeilings {
     fn of(solved: &SolvedSplit) -> Self {
         let tasks = &solved.tasks;
-        let bootstrap = Bootstrap::default().child("ceilings").child(&solved.split);
         let optimal = solved.measures.iter().enumerate().map(|(i, measure)| {
             let values = tasks.iter().filter_map(|t| t.min_costs[i]).map(f64::from);
-            (*measure, bootstrap.child(measure).mean(values))
+            (*measure, MeanEstimate::of(values))
         });
         SplitCeilings {
             split: solved.split.clone(),

@@ -1,16 +1,13 @@
 //! An environment in which the agent's action is the outcome, and agents with a known success probability.
 
 use mage_core::prompt::{HistoryWindows, PromptLibrary, PromptSet, PromptSource};
-use mage_engine::{
-    BoxFuture, ChatCompletion, ChatPolicy, ChatRequest, ChatUsage, FinishReason, Result as EngineResult,
-};
+use mage_engine::{BoxFuture, ChatCompletion, ChatModel, ChatRequest, ChatUsage, FinishReason, Result as EngineResult};
 use mage_env::{
     Anchor, End, Env, EnvId, EnvInfo, EnvSpec, Observation, Outcome, ParsedAction, Population, Result, Seed, Step, Task,
 };
-use mage_train::eval::{Agent, DecodingConfig, ModelAgent};
+use mage_train::policy::{DecodingConfig, NamedPolicy};
 use rand::RngExt;
 use std::sync::Arc;
-use tokio::runtime::Handle;
 
 const ID: EnvId = EnvId::new("coin");
 
@@ -106,7 +103,7 @@ struct ProbabilisticPolicy {
     nonsense: f64,
 }
 
-impl ChatPolicy for ProbabilisticPolicy {
+impl ChatModel for ProbabilisticPolicy {
     fn complete(&self, request: ChatRequest) -> BoxFuture<'_, EngineResult<ChatCompletion>> {
         let draw: f64 = Seed::new(request.params.seed).child("coin").rng().random();
         let text = match draw {
@@ -120,17 +117,10 @@ impl ChatPolicy for ProbabilisticPolicy {
     }
 }
 
-/// An agent that wins each episode with probability `p`.
-pub(crate) fn agent(p: f64, nonsense: f64, runtime: &Handle) -> Agent {
+/// A policy that wins each episode with probability `p`.
+pub(crate) fn policy(p: f64, nonsense: f64) -> NamedPolicy {
     let decoding =
         DecodingConfig { params: mage_engine::SamplingParams::default(), thinking: mage_engine::Thinking::Off };
     let name = format!("wins {p}");
-    Agent::Model(ModelAgent::chat(
-        &name,
-        &name,
-        Arc::new(ProbabilisticPolicy { p, nonsense }),
-        decoding,
-        runtime.clone(),
-        64,
-    ))
+    NamedPolicy::chat(&name, &name, Arc::new(ProbabilisticPolicy { p, nonsense }), decoding, 64)
 }

@@ -8,7 +8,7 @@ use crate::{
     output::{BOLD, DIM, Output, styled},
     table::{score, table},
 };
-use mage_core::{Bootstrap, MeanEstimate, PairedEpisode, PairedRate, compare_paired};
+use mage_core::{MeanEstimate, PairedEpisode, PairedRate, compare_paired};
 use mage_report::p_value;
 use serde::Serialize;
 
@@ -29,10 +29,8 @@ impl<'a> PolicyComparison<'a> {
         (second, second_results): (&'a str, &PolicyResults),
         episodes: u32,
         seeds: u64,
-        bootstrap: Bootstrap,
     ) -> Self {
-        let by_episode =
-            compare_paired(&first_results.by_task(|_| true), &second_results.by_task(|_| true), episodes, bootstrap);
+        let by_episode = compare_paired(&first_results.by_task(|_| true), &second_results.by_task(|_| true), episodes);
         let tasks = by_episode.first().map_or(0, |at| at.pass_at_k.tasks);
         PolicyComparison { first, second, tasks, seeds, by_episode }
     }

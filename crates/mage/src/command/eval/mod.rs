@@ -6,29 +6,27 @@ mod policies;
 mod preset;
 mod report;
 mod request_stats;
+mod setup;
 
 pub(crate) use ceilings::CeilingCache;
 
 use super::train::stop_on_ctrl_c;
-use crate::{
-    App, cli::EvalArgs, interrupt::Interrupted, output::Output, task_selection::print_warnings, task_selection::select,
-    usage,
-};
+use crate::{App, cli::EvalArgs, interrupt::Interrupted, output::Output, usage};
 use anyhow::{Context, anyhow};
 use comparison::PolicyComparison;
-use mage_core::{Bootstrap, MetaEpisodeResult, Trajectory};
-use mage_env::{Hash, Seed, solvers::OracleReport};
+use mage_core::{MetaEpisodeResult, Trajectory};
+use mage_env::{Hash, solvers::OracleReport};
 use mage_train::{
-    TaskSet,
-    eval::runtime,
     eval::store::{TrajectoryStore, read_trajectories},
+    train::runtime,
 };
-use policies::{EvalPolicy, EvalSetup, policies, prices};
+use policies::{EvalPolicy, policies, prices};
 use report::PolicyReport;
 use request_stats::RequestStats;
 use serde::Serialize;
+use setup::EvalSetup;
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     fs,
     path::Path,
     sync::{Arc, atomic::AtomicU8},
@@ -49,11 +47,16 @@ pub(super) struct FinishedTask {
 pub(super) struct PolicyResults {
     finished: Vec<FinishedTask>,
     requests: RequestStats,
-    /// Number of failed meta-episodes.
-    errors: u64,
+    /// Number of failed meta-episodes by reason.
+    failures: BTreeMap<String, u64>,
 }
 
 impl PolicyResults {
+    /// Number of failed meta-episodes.
+    fn errors(&self) -> u64 {
+        self.failures.values().sum()
+    }
+
     /// The selected results, each with the index of its task.
     fn by_task(&self, select: impl Fn(&FinishedTask) -> bool) -> Vec<(usize, MetaEpisodeResult)> {
         self.finished.iter().filter(|r| select(r)).map(|r| (r.task, r.result.clone())).collect()
@@ -77,9 +80,6 @@ pub(crate) fn run_until(
         return out.line(preset::list());
     }
     let mut args = args.clone();
-    if let Some(name) = args.named.take() {
-        args.env = name;
-    }
     preset::apply(&mut args)?;
     let args = &args;
     let plot_format = args.plot.as_deref().map(PlotFormat::of_path).transpose()?;
@@ -91,38 +91,16 @@ pub(crate) fn run_until(
         }
     }
     check_policies(args)?;
-    let (env_spec, population) = select(app, &args.env, &args.selection)?;
-    let (env_info, split) = (env_spec.info(), args.selection.split());
-    print_warnings(&*env_spec, &population, split, out)?;
-    let max_turns = match args.max_turns {
-        Some(turns) => turns,
-        None => env_spec.max_turns(&population, split)?,
-    };
     let prices = prices(&args.remote)?;
-    let seed = Seed::new(args.seed);
-    let task_set = TaskSet::new(&population, split, env_info.seats, usize::try_from(args.tasks)?, seed)?;
-    let task_set = task_set.without_replacement(&*env_spec, seed)?;
-    let setup = EvalSetup {
-        env_spec,
-        population,
-        prompts: app.prompts.get(&args.env)?,
-        task_set,
-        max_turns,
-        stop: Arc::clone(stop),
-    };
+    let setup = EvalSetup::new(app, args, stop, out)?;
     let runtime = BackgroundRuntime(Some(runtime(0)?));
     let all = out.engine_spinner(|| policies(args, &setup, &runtime.handle()))?;
-    // Building a task reads the files that the options name, so that errors are reported before the evaluation.
-    if let Some(task) = setup.task_set.tasks().first() {
-        setup.env_spec.build(task)?;
-    }
     let mut results = Vec::new();
     for policy in &all {
-        results.push(evaluate(policy, args.trajectories.as_deref(), out)?);
+        results.push(evaluate(policy, &runtime.handle(), args.trajectories.as_deref(), out)?);
     }
     let ceilings = {
-        let (env_spec, population) = (&setup.env_spec, &setup.population);
-        let work = || cache.of(&**env_spec, population, split, args.episodes);
+        let work = || cache.of(&*setup.env.env_spec, &setup.env.population, &setup.split, setup.episodes);
         let ceilings = out.spinner("computing upper bounds", work);
         // The results are reported without upper bounds.
         ceilings.unwrap_or_else(|e| {
@@ -138,14 +116,12 @@ pub(crate) fn run_until(
     let reports: Vec<PolicyReport<'_>> = all
         .iter()
         .zip(&results)
-        .map(|(policy, results)| PolicyReport::new(args, policy, &env_info.unit, results, ceilings.as_ref(), prices))
+        .map(|(policy, results)| PolicyReport::new(args, &setup, policy, results, ceilings.as_ref(), prices))
         .collect();
-    // The same resampling as in `mage report`, so that both give equal intervals.
-    let bootstrap = Bootstrap::default();
     let comparisons: Vec<PolicyComparison<'_>> = (1..all.len())
         .map(|i| {
             let [first, second] = [0, i].map(|i| (all[i].name.as_str(), &results[i]));
-            PolicyComparison::new(first, second, args.episodes, args.seeds, bootstrap)
+            PolicyComparison::new(first, second, setup.episodes, setup.seeds)
         })
         .collect();
     if let (Some(path), Some(format)) = (&args.plot, plot_format) {
@@ -154,19 +130,20 @@ pub(crate) fn run_until(
         out.hint(format!("plot: {}", path.display()));
     }
     if let Some(path) = &args.summary {
+        let unit = setup.env.env_spec.info().unit;
         let summary = EvalSummary {
             format: 3,
-            env: &args.env,
+            env: &setup.env_name,
             preset: args.preset.as_deref(),
-            split,
-            unit: &env_info.unit,
-            episodes: args.episodes,
+            split: &setup.split,
+            unit: &unit,
+            episodes: setup.episodes,
             early_stop: args.early_stop,
-            tasks: args.tasks,
-            seed: args.seed,
-            seeds: args.seeds,
+            tasks: setup.tasks,
+            seed: setup.seed,
+            seeds: setup.seeds,
             task_set: setup.task_set.hash(),
-            population: Hash::of(&setup.population),
+            population: Hash::of(&setup.env.population),
             ceilings: ceilings.as_ref(),
             policies: &reports,
             comparisons: &comparisons,
@@ -178,10 +155,15 @@ pub(crate) fn run_until(
     for report in &reports {
         if out.json { out.object(report)? } else { report.print(out)? }
     }
+    if !out.json
+        && let Some(text) = report::budget_differences(&reports)
+    {
+        out.line(format!("\n{text}"))?;
+    }
     for comparison in &comparisons {
         if out.json { out.object(comparison)? } else { comparison.print(out)? }
     }
-    let failed: u64 = results.iter().map(|r| r.errors).sum();
+    let failed: u64 = results.iter().map(PolicyResults::errors).sum();
     match (failed, &args.trajectories) {
         (0, _) => Ok(()),
         (n, Some(_)) => Err(anyhow!("{n} meta-episodes failed; run the command again to retry them")),
@@ -193,7 +175,7 @@ pub(crate) fn run_until(
 
 /// There is no default policy, and a prompt method needs a model.
 fn check_policies(args: &EvalArgs) -> anyhow::Result<()> {
-    if !args.policy.is_empty() || args.remote.endpoint.is_some() {
+    if !args.policies.is_empty() || args.remote.endpoint.is_some() {
         return Ok(());
     }
     let reason = match args.method.as_slice() {
@@ -201,7 +183,8 @@ fn check_policies(args: &EvalArgs) -> anyhow::Result<()> {
         _ => "--method requires a model",
     };
     Err(usage(format!(
-        "{reason}: add --policy NAME, RUN or MODEL, or --endpoint URL and --model NAME for a model behind an endpoint"
+        "{reason}: name a scripted agent, a run or a model, or add --endpoint URL and --model NAME for a model behind an \
+         endpoint"
     )))
 }
 
@@ -268,35 +251,45 @@ struct EvalSummary<'a> {
 }
 
 /// Evaluates the task set with all seeds, except for meta-episodes that are already in the file.
-fn evaluate(policy: &EvalPolicy, trajectories: Option<&Path>, out: &Output) -> anyhow::Result<PolicyResults> {
+fn evaluate(
+    policy: &EvalPolicy,
+    runtime: &Handle,
+    trajectories: Option<&Path>,
+    out: &Output,
+) -> anyhow::Result<PolicyResults> {
     let mut all = PolicyResults::default();
-    let tasks = policy.evaluations.first().map_or(0, |e| e.task_set.tasks().len());
-    let bar = out.progress((tasks * policy.evaluations.len()) as u64, "evaluating");
+    let tasks = policy.evaluators.first().map_or(0, |e| e.task_set.tasks().len());
+    let bar = out.progress((tasks * policy.evaluators.len()) as u64, "evaluating");
     let mut store = trajectories.map(TrajectoryStore::open).transpose()?;
     if let Some(store) = store.as_ref().filter(|s| s.repaired_bytes() > 0) {
-        out.warn(format!("{}: removed an incomplete record at the end", store.path().display()));
+        out.warn(format!("{}: removed an incomplete line at the end", store.path().display()));
     }
-    for (seed, evaluation) in policy.evaluations.iter().enumerate() {
-        let mut pending: HashMap<_, usize> =
-            evaluation.task_set.tasks().iter().enumerate().map(|(i, t)| (evaluation.key(i, t), i)).collect();
-        // A task counts once, when it is finished.
-        let mut each = |record: &Trajectory| {
-            if record.error.is_some() {
-                return;
-            }
-            if let Some(task) = pending.remove(&record.key) {
+    for (seed, evaluator) in policy.evaluators.iter().enumerate() {
+        // The last failure of each unfinished task.
+        let mut failed: HashMap<usize, String> = HashMap::new();
+        let mut finished = vec![false; tasks];
+        let mut add = |task: usize, trajectory: &Trajectory| {
+            if let Some(problem) = &trajectory.error {
+                failed.insert(task, problem.clone());
+            } else if !std::mem::replace(&mut finished[task], true) {
+                // A task counts once.
+                failed.remove(&task);
                 bar.inc(1);
-                all.requests.add(record);
-                all.finished.extend(record.result().map(|result| FinishedTask { task, seed, result }));
+                all.requests.add(trajectory);
+                all.finished.extend(trajectory.result().map(|result| FinishedTask { task, seed, result }));
             }
         };
         let outcome = match &mut store {
-            None => evaluation.run(&mut each),
+            None => evaluator.run(runtime, |task, trajectory| add(task, &trajectory)),
             Some(store) => {
-                for record in read_trajectories(store.path())? {
-                    each(&record?);
+                let tasks: HashMap<_, usize> = (0..tasks).map(|i| (evaluator.key(i), i)).collect();
+                for trajectory in read_trajectories(store.path())? {
+                    let trajectory = trajectory?;
+                    if let Some(task) = tasks.get(&trajectory.key).filter(|_| trajectory.error.is_none()) {
+                        add(*task, &trajectory);
+                    }
                 }
-                evaluation.run_into(store, &mut each)
+                evaluator.run_into(runtime, store, |task, trajectory| add(task, &trajectory))
             }
         };
         if let Err(e) = outcome {
@@ -311,7 +304,9 @@ fn evaluate(policy: &EvalPolicy, trajectories: Option<&Path>, out: &Output) -> a
             }
             return Err(anyhow::Error::new(e).context(resume));
         }
-        all.errors += pending.len() as u64;
+        for problem in failed.into_values() {
+            *all.failures.entry(problem).or_default() += 1;
+        }
     }
     bar.finish_and_clear();
     Ok(all)

@@ -1,29 +1,23 @@
 //! The policies of an evaluation: each policy on the command line with each prompt method.
 
+use super::setup::EvalSetup;
 use crate::{
     cli::{EndpointArgs, EvalArgs, MemoryArg, SamplingArgs, Switch},
     usage,
 };
 use anyhow::Context;
-use mage_core::{Embeddings, EpisodeConfig, Lexical, MemoryFactory, MemoryScope, PromptMethod, prompt::PromptSet};
+use mage_core::{Embeddings, EpisodeConfig, Lexical, MemoryFactory, MemoryScope, PromptMethod};
 use mage_engine::{SamplingParams, Thinking};
-use mage_env::{EnvSpec, Population, Seed};
 use mage_remote::{ApiKey, Endpoint, OpenAiClient, RemoteChat, RemoteEmbeddings, RequestLimits, TokenPrices};
 use mage_train::{
-    TaskSet,
-    eval::{Agent, DecodingConfig, Evaluation, ModelAgent, run_episode_config},
+    Evaluator,
+    policy::{DecodingConfig, NamedPolicy},
     recipe::Recipe,
     run_dir::{ModelAddress, RunDir},
+    train::eval_seed,
 };
-use std::{
-    path::Path,
-    sync::{Arc, atomic::AtomicU8},
-    time::Duration,
-};
+use std::{path::Path, sync::Arc, time::Duration};
 use tokio::runtime::Handle;
-
-/// Concurrent meta-episodes of a local model.
-const LOCAL_CONCURRENCY: usize = 256;
 
 /// One policy with one prompt method and all seeds.
 pub(super) struct EvalPolicy {
@@ -34,30 +28,19 @@ pub(super) struct EvalPolicy {
     pub(super) scope: MemoryScope,
     /// Embeddings of methods that retrieve from memory.
     pub(super) embeddings: Option<String>,
-    /// One evaluation per seed.
-    pub(super) evaluations: Vec<Arc<Evaluation>>,
-}
-
-/// Settings shared by all policies.
-pub(super) struct EvalSetup {
-    pub(super) env_spec: Arc<dyn EnvSpec>,
-    pub(super) population: Population,
-    pub(super) prompts: Arc<PromptSet>,
-    pub(super) task_set: TaskSet,
-    pub(super) max_turns: u32,
-    /// Requests a stop if not 0.
-    pub(super) stop: Arc<AtomicU8>,
+    /// One evaluator per seed.
+    pub(super) evaluators: Vec<Arc<Evaluator>>,
 }
 
 /// A policy without a prompt method.
 struct PolicySource {
-    agent: Agent,
+    policy: NamedPolicy,
     config: EpisodeConfig,
     /// Whether it was trained with a memory.
     trained: bool,
 }
 
-/// All policies of the command line; models run on `runtime`.
+/// All policies of the command line. Embedding requests run on `runtime`.
 pub(super) fn policies(args: &EvalArgs, setup: &EvalSetup, runtime: &Handle) -> anyhow::Result<Vec<EvalPolicy>> {
     let methods: Vec<PromptMethod> = match args.memory {
         Some(MemoryArg::None) => vec![PromptMethod::React],
@@ -67,13 +50,13 @@ pub(super) fn policies(args: &EvalArgs, setup: &EvalSetup, runtime: &Handle) -> 
     let scope = if args.shared_memory { MemoryScope::Shared } else { MemoryScope::MetaEpisode };
     let embeddings = embeddings(&args.remote, runtime)?;
     // Invalid sampling options are errors even if only scripted agents are evaluated.
-    decoding(&args.sampling, paper_sampling(), Thinking::Off).params.check().map_err(usage)?;
+    sampling(&args.sampling, paper_sampling()).check().map_err(usage)?;
     let mut sources = Vec::new();
-    for policy in &args.policy {
-        sources.push(source(args, setup, policy, runtime)?);
+    for policy in &args.policies {
+        sources.push(source(args, setup, policy)?);
     }
     if let (Some(url), Some(model)) = (&args.remote.endpoint, &args.remote.model) {
-        sources.push(remote(args, setup, url, model, runtime)?);
+        sources.push(remote(args, setup, url, model)?);
     }
     let several = methods.len() > 1;
     let mut all = Vec::new();
@@ -101,7 +84,6 @@ fn policy(
 ) -> anyhow::Result<EvalPolicy> {
     let mut config = method.map_or_else(|| source.config.clone(), |m| m.configure(source.config.clone()));
     config.recall_limit = args.recall.or(config.recall_limit);
-    let config = Arc::new(config);
     // With several methods, --shared-memory applies to those that support it.
     let scope = match method {
         Some(m) if m.can_share() => scope,
@@ -110,89 +92,80 @@ fn policy(
     };
     let retrieves = method.is_some_and(PromptMethod::can_share);
     let name = match method {
-        Some(m) if several || retrieves => format!("{}/{}", source.agent.name(), m.name()),
-        _ => source.agent.name().to_owned(),
+        Some(m) if several || retrieves => format!("{}/{}", source.policy.name, m.name()),
+        _ => source.policy.name.clone(),
     };
-    let evaluations = (0..args.seeds).map(|i| {
-        // Each seed has its own memory.
-        let memories = method
-            .map(|m| {
-                let (config, prompts) = (Arc::clone(&config), Arc::clone(&setup.prompts));
-                MemoryFactory::new(m, scope, Arc::clone(embeddings), config, prompts).map(Arc::new)
-            })
-            .transpose()
-            .map_err(usage)?;
-        Ok(Arc::new(Evaluation {
-            env_spec: Arc::clone(&setup.env_spec),
-            prompts: Arc::clone(&setup.prompts),
-            episode_config: Arc::clone(&config),
-            memories,
+    let evaluators = (0..setup.seeds).map(|i| {
+        let builder = setup.env.meta_episodes(config.clone());
+        let builder = match method {
+            None => builder,
+            // Each seed has its own memory.
+            Some(m) => {
+                let (config, prompts) = (Arc::clone(builder.config()), Arc::clone(&setup.env.prompts));
+                let memories = MemoryFactory::new(m, scope, Arc::clone(embeddings), config, prompts).map_err(usage)?;
+                builder.with_memories(Arc::new(memories))
+            }
+        };
+        Ok(Arc::new(Evaluator {
+            builder,
+            policy: source.policy.clone(),
             task_set: setup.task_set.clone(),
-            agent: source.agent.clone(),
-            seed: Seed::new(args.seed.wrapping_add(i)),
+            seed: eval_seed(setup.seed.wrapping_add(i)),
+            exact_max_states: setup.exact_max_states,
+            policy_must_not_fail: false,
             stop: Arc::clone(&setup.stop),
         }))
     });
-    let evaluations = evaluations.collect::<anyhow::Result<_>>()?;
+    let evaluators = evaluators.collect::<anyhow::Result<_>>()?;
     let embeddings = retrieves.then(|| embeddings.id().to_owned());
-    Ok(EvalPolicy { name, prompt_method: method, scope, embeddings, evaluations })
+    Ok(EvalPolicy { name, prompt_method: method, scope, embeddings, evaluators })
 }
 
 /// A policy named on the command line.
-fn source(args: &EvalArgs, setup: &EvalSetup, name: &str, runtime: &Handle) -> anyhow::Result<PolicySource> {
-    let env_info = setup.env_spec.info();
+fn source(args: &EvalArgs, setup: &EvalSetup, name: &str) -> anyhow::Result<PolicySource> {
     let address = ModelAddress::resolve(name).map_err(usage)?;
     if let Some((address, run)) = address.as_ref().and_then(|a| Some((a, a.run.as_ref()?))) {
         let recipe: Recipe = RunDir::recipe(run)?;
-        if recipe.env.name != args.env {
-            return Err(usage(format!("{name} was trained on {}; add --env {}", recipe.env.name, recipe.env.name)));
+        if recipe.env.name != setup.env_name {
+            let (trained, env) = (&recipe.env.name, &setup.env_name);
+            return Err(usage(format!("{name} was trained on {trained}, and this evaluation is on {env}")));
         }
-        let temperature = if recipe.eval.greedy { 0.0 } else { recipe.rollout.temperature };
-        let params = SamplingParams { temperature, ..SamplingParams::default() };
-        let params = decoding(&args.sampling, params, Thinking::Off).params;
+        let params = sampling(&args.sampling, recipe.eval_sampling());
         params.check().map_err(usage)?;
-        let agent =
-            ModelAgent::of_run(address, &recipe, params, args.sampler_options(), runtime.clone(), LOCAL_CONCURRENCY)?;
-        let trained = run_episode_config(&recipe, &env_info, args.episodes);
-        let turns =
-            if recipe.play.max_turns > 0 && args.max_turns.is_none() { recipe.play.max_turns } else { setup.max_turns };
-        let config = EpisodeConfig { early_stop: args.early_stop, max_turns: turns, ..trained };
-        let config = limit_tokens(config, &args.sampling);
-        return Ok(PolicySource { agent: Agent::Model(agent), config, trained: true });
+        let thinking = thinking(&args.sampling).unwrap_or(recipe.play.thinking);
+        let decoding = DecodingConfig { params, thinking };
+        let policy = NamedPolicy::of_run(address, &recipe, decoding, args.sampler_options())?;
+        let mut config = setup.env.eval_episode_config(&recipe, &setup.split, setup.episodes)?;
+        config.max_turns = args.max_turns.unwrap_or(config.max_turns);
+        config.early_stop = args.early_stop;
+        return Ok(PolicySource { policy, config: limit_tokens(config, &args.sampling), trained: true });
     }
     if Path::new(name).is_dir() || name.contains('/') {
-        let decoding = decoding(&args.sampling, paper_sampling(), Thinking::Off);
-        decoding.params.check().map_err(usage)?;
-        let agent = ModelAgent::folder(name, decoding, args.sampler_options(), runtime.clone(), LOCAL_CONCURRENCY)?;
-        return Ok(PolicySource { agent: Agent::Model(agent), config: text_config(args, setup), trained: false });
+        let params = sampling(&args.sampling, paper_sampling());
+        let policy = NamedPolicy::folder(name, params, thinking(&args.sampling), args.sampler_options())?;
+        return Ok(PolicySource { policy, config: text_config(args, setup), trained: false });
     }
-    let split = args.selection.split();
-    let agent = Agent::find(&*setup.env_spec, name, &setup.population, split, args.episodes).map_err(usage)?;
-    let compact = EpisodeConfig::compact(&env_info, args.episodes);
+    let (env_spec, population) = (&*setup.env.env_spec, &setup.env.population);
+    let policy = NamedPolicy::scripted(env_spec, name, population, &setup.split, setup.episodes).map_err(usage)?;
+    let compact = EpisodeConfig::compact(&env_spec.info(), setup.episodes);
     let config = EpisodeConfig { early_stop: args.early_stop, max_turns: setup.max_turns, ..compact };
-    Ok(PolicySource { agent, config, trained: false })
+    Ok(PolicySource { policy, config, trained: false })
 }
 
 /// The model behind the endpoint.
-fn remote(
-    args: &EvalArgs,
-    setup: &EvalSetup,
-    url: &str,
-    model: &str,
-    runtime: &Handle,
-) -> anyhow::Result<PolicySource> {
+fn remote(args: &EvalArgs, setup: &EvalSetup, url: &str, model: &str) -> anyhow::Result<PolicySource> {
     let mut endpoint = endpoint(&args.remote, url, model)?;
     endpoint.send_thinking = args.sampling.thinking.is_some();
     prices(&args.remote)?;
-    let decoding = decoding(&args.sampling, paper_sampling(), Thinking::On);
-    decoding.params.check().map_err(usage)?;
+    let params = sampling(&args.sampling, paper_sampling());
+    let decoding = DecodingConfig { params, thinking: thinking(&args.sampling).unwrap_or(Thinking::On) };
     // The identifier includes thinking and extra fields, so that stored results of other requests are not reused.
     let thinking = args.sampling.thinking.map(|t| format!("thinking {}", if t == Switch::On { "on" } else { "off" }));
     let fields = thinking.into_iter().chain(args.remote.extra_body.iter().cloned());
     let id = fields.fold(format!("{model} at {}", endpoint.address()), |id, field| format!("{id}, {field}"));
-    let policy = Arc::new(RemoteChat::new(OpenAiClient::new(endpoint).map_err(usage)?));
-    let agent = ModelAgent::chat(model, &id, policy, decoding, runtime.clone(), args.remote.max_in_flight);
-    Ok(PolicySource { agent: Agent::Model(agent), config: text_config(args, setup), trained: false })
+    let client = Arc::new(RemoteChat::new(OpenAiClient::new(endpoint).map_err(usage)?));
+    let policy = NamedPolicy::chat(model, &id, client, decoding, args.remote.max_in_flight);
+    Ok(PolicySource { policy, config: text_config(args, setup), trained: false })
 }
 
 fn endpoint(remote: &EndpointArgs, url: &str, model: &str) -> anyhow::Result<Endpoint> {
@@ -237,7 +210,7 @@ fn embeddings(remote: &EndpointArgs, runtime: &Handle) -> anyhow::Result<Arc<dyn
 /// Episode configuration of models with text prompts.
 fn text_config(args: &EvalArgs, setup: &EvalSetup) -> EpisodeConfig {
     let config = EpisodeConfig {
-        episodes: args.episodes,
+        episodes: setup.episodes,
         max_turns: setup.max_turns,
         early_stop: args.early_stop,
         ..EpisodeConfig::default()
@@ -257,19 +230,20 @@ fn paper_sampling() -> SamplingParams {
     SamplingParams { temperature: 0.7, top_p: 0.8, ..SamplingParams::default() }
 }
 
-fn decoding(sampling: &SamplingArgs, base: SamplingParams, thinking: Thinking) -> DecodingConfig {
-    DecodingConfig {
-        params: SamplingParams {
-            temperature: sampling.temperature.unwrap_or(base.temperature),
-            top_p: sampling.top_p.unwrap_or(base.top_p),
-            top_k: sampling.top_k.unwrap_or(base.top_k),
-            min_p: sampling.min_p.unwrap_or(base.min_p),
-            ..base
-        },
-        thinking: match sampling.thinking {
-            Some(Switch::On) => Thinking::On,
-            Some(Switch::Off) => Thinking::Off,
-            None => thinking,
-        },
+/// The sampling parameters of the command line, others from `base`.
+fn sampling(args: &SamplingArgs, base: SamplingParams) -> SamplingParams {
+    SamplingParams {
+        temperature: args.temperature.unwrap_or(base.temperature),
+        top_p: args.top_p.unwrap_or(base.top_p),
+        top_k: args.top_k.unwrap_or(base.top_k),
+        min_p: args.min_p.unwrap_or(base.min_p),
+        ..base
     }
+}
+
+fn thinking(args: &SamplingArgs) -> Option<Thinking> {
+    args.thinking.map(|switch| match switch {
+        Switch::On => Thinking::On,
+        Switch::Off => Thinking::Off,
+    })
 }

@@ -65,7 +65,7 @@ pub(super) fn apply(args: &mut EvalArgs) -> anyhow::Result<()> {
         .iter()
         .find(|p| p.name == name)
         .ok_or_else(|| usage(mage_env::Error::unknown("preset", name, PRESETS.iter().map(|p| p.name))))?;
-    preset.env.clone_into(&mut args.env);
+    args.env = Some(preset.env.to_owned());
     args.selection.population = preset.population.map(str::to_owned);
     args.selection.opponent = preset.opponent.iter().map(|o| (*o).to_owned()).collect();
     args.selection.seat = preset.seat;
@@ -84,10 +84,10 @@ mod tests {
     #[test]
     fn every_preset_names_an_existing_task_set() {
         for preset in &PRESETS {
-            let cli = Cli::try_parse_from(["mage", "eval", "--policy", "random", "--preset", preset.name]).unwrap();
+            let cli = Cli::try_parse_from(["mage", "eval", "random", "--preset", preset.name]).unwrap();
             let Command::Eval(mut args) = cli.command else { panic!("expected `mage eval`") };
             apply(&mut args).unwrap();
-            let (env_spec, population) = select(&App::builtin(), &args.env, &args.selection).expect(preset.name);
+            let (env_spec, population) = select(&App::builtin(), preset.env, &args.selection, None).expect(preset.name);
             let task = population.draw(args.selection.split(), env_spec.info().seats, mage_env::Seed::new(1)).unwrap();
             assert!(env_spec.build(&task).is_ok(), "{}", preset.name);
             if let Some(seat) = preset.seat {

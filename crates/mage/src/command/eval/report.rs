@@ -1,30 +1,33 @@
 //! Report of one policy: text, JSON and plot.
 
-use super::{EvalPolicy, PolicyResults, request_stats::RequestStats};
+use super::{EvalPolicy, PolicyResults, request_stats::RequestStats, setup::EvalSetup};
 use crate::{
     cli::EvalArgs,
     output::{BOLD, DIM, Output, styled},
     table::{score, table},
 };
 use mage_core::{
-    Bootstrap, Ceiling, CeilingComparison, EpisodeConfig, EpisodeMetrics, MeanEstimate, MemoryMode, MemoryScope,
+    Ceiling, CeilingComparison, EpisodeConfig, EpisodeMetrics, MeanEstimate, MemoryMode, MemoryScope,
     MetaEpisodeResult, MetricSlice, MetricSummary, RateEstimate, UnplayedEpisodes, compare_to_ceiling, summarise,
 };
+use mage_engine::Thinking;
 use mage_env::{
     Hash,
     solvers::{OracleReport, bound_label},
 };
 use mage_remote::TokenPrices;
 use mage_report::chart::{Chart, LineStyle, Series, svg};
-use mage_train::eval::{Agent, ModelAgent};
+use mage_train::policy::{DecodingConfig, NamedPolicy};
 use serde::Serialize;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 /// Results of one policy, as printed with `--json` and written by `--summary`.
 #[derive(Serialize)]
 pub(super) struct PolicyReport<'a> {
     name: &'a str,
     env: &'a str,
+    /// Name of the policy without its prompt method.
     policy: &'a str,
     /// Prompt method; absent for a trained policy with the method of its training.
     prompt_method: Option<&'static str>,
@@ -32,7 +35,7 @@ pub(super) struct PolicyReport<'a> {
     memory_scope: MemoryScope,
     embeddings: Option<&'a str>,
     split: &'a str,
-    unit: &'a str,
+    unit: String,
     episodes: u32,
     tasks: u64,
     seed: u64,
@@ -45,6 +48,8 @@ pub(super) struct PolicyReport<'a> {
     episode_config: &'a EpisodeConfig,
     /// Sampling parameters; absent for scripted agents.
     sampling: Option<Value>,
+    #[serde(skip)]
+    decoding: Option<&'a DecodingConfig>,
     /// Metrics over all meta-episodes; a task with all its seeds is one observation.
     summary: MetricSummary,
     /// Metrics of each seed, if there are several.
@@ -57,7 +62,10 @@ pub(super) struct PolicyReport<'a> {
     score_ceilings: Option<&'a OracleReport>,
     requests: &'a RequestStats,
     cost: Option<f64>,
+    /// Failed meta-episodes.
     errors: u64,
+    /// Failed meta-episodes by reason.
+    failures: &'a BTreeMap<String, u64>,
 }
 
 /// Plot of scores by episode with upper bounds, as SVG.
@@ -80,64 +88,61 @@ pub(super) fn plot(reports: &[PolicyReport<'_>], early_stop: bool) -> String {
     let series: Vec<Series> = measured.chain(ceilings).collect();
     let (first, scope) = (&reports[0], if early_stop { ", tasks not yet won" } else { "" });
     let title = format!("{}: {} tasks of {} episodes, 95 % intervals{scope}", first.env, first.tasks, first.episodes);
-    svg(&Chart { title: &title, x_label: "episode", y_label: first.unit, percent: false, series: &series })
+    svg(&Chart { title: &title, x_label: "episode", y_label: &first.unit, percent: false, series: &series })
 }
 
 impl<'a> PolicyReport<'a> {
     pub(super) fn new(
         args: &'a EvalArgs,
+        setup: &'a EvalSetup,
         policy: &'a EvalPolicy,
-        unit: &'a str,
         results: &'a PolicyResults,
         ceilings: Option<&'a OracleReport>,
         prices: Option<TokenPrices>,
     ) -> Self {
-        let evaluation = &policy.evaluations[0];
-        let bootstrap = Bootstrap::default();
-        let several = args.seeds > 1;
+        let evaluator = &policy.evaluators[0];
+        let (named, config) = (&evaluator.policy, evaluator.builder.config());
+        let several = setup.seeds > 1;
         let all = results.by_task(|_| true);
-        let measure = |results: &[(usize, MetaEpisodeResult)]| {
-            summarise(results, args.episodes, UnplayedEpisodes::NotCounted, bootstrap)
-        };
-        // With early stopping, later episodes cover only the tasks not yet won, but upper bounds of scores cover all
-        // tasks.
+        let measure =
+            |results: &[(usize, MetaEpisodeResult)]| summarise(results, setup.episodes, UnplayedEpisodes::NotCounted);
+        // With early stopping, later episodes cover only the tasks not yet won, but ceilings of scores cover all tasks.
         let score_ceilings = ceilings.filter(|_| !args.early_stop);
         let relative = score_ceilings.map(|c| {
             let curves = Ceiling { memoryless: c.mean.memoryless.clone(), adaptive: c.mean.sum.by_episode.clone() };
-            compare_to_ceiling(&all, &curves, bootstrap)
+            compare_to_ceiling(&all, &curves)
         });
         PolicyReport {
             name: &policy.name,
-            env: &args.env,
-            policy: evaluation.agent.name(),
+            env: &setup.env_name,
+            policy: &named.name,
             prompt_method: policy.prompt_method.map(mage_core::PromptMethod::name),
-            memory: evaluation.episode_config.memory,
+            memory: config.memory,
             memory_scope: policy.scope,
             embeddings: policy.embeddings.as_deref(),
-            split: args.selection.split(),
-            unit,
-            episodes: args.episodes,
-            tasks: args.tasks,
-            seed: args.seed,
-            seeds: args.seeds,
-            task_set: evaluation.task_set.hash(),
-            method: evaluation.method(),
-            weights: evaluation.agent.id(),
-            episode_config: &evaluation.episode_config,
-            sampling: match &evaluation.agent {
-                Agent::Model(model) => Some(sampling_json(args, model, &evaluation.episode_config)),
-                _ => None,
-            },
+            split: &setup.split,
+            unit: setup.env.env_spec.info().unit,
+            episodes: setup.episodes,
+            tasks: setup.tasks,
+            seed: setup.seed,
+            seeds: setup.seeds,
+            task_set: evaluator.task_set.hash(),
+            method: evaluator.method(),
+            weights: &named.id,
+            episode_config: config,
+            sampling: named.decoding.as_ref().map(|decoding| sampling_json(args, named, decoding, config)),
+            decoding: named.decoding.as_ref(),
             summary: measure(&all),
             by_seed: several.then(|| {
-                (0..args.seeds as usize).map(|s| measure(&results.by_task(|r| r.seed == s)).overall).collect()
+                (0..setup.seeds as usize).map(|s| measure(&results.by_task(|r| r.seed == s)).overall).collect()
             }),
             relative,
             ceilings,
             score_ceilings,
             requests: &results.requests,
             cost: prices.map(|p| results.requests.cost(p)),
-            errors: results.errors,
+            errors: results.errors(),
+            failures: &results.failures,
         }
     }
 
@@ -197,10 +202,15 @@ impl<'a> PolicyReport<'a> {
             parts.push(format!("{} prompt tokens, {} completion tokens", tokens.0, tokens.1));
         }
         parts.extend(self.cost.map(|c| format!("cost {c:.2}")));
-        if self.errors > 0 {
-            parts.push(format!("{} meta-episodes failed", self.errors));
+        if !parts.is_empty() {
+            out.line(styled(DIM, parts.join("; ")))?;
         }
-        if parts.is_empty() { Ok(()) } else { out.line(styled(DIM, parts.join("; "))) }
+        if self.errors > 0 {
+            out.line(format!("{} meta-episodes failed:", self.errors))?;
+        }
+        let mut failures: Vec<_> = self.failures.iter().collect();
+        failures.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+        failures.into_iter().try_for_each(|(problem, count)| out.line(format!("  {count} × {problem}")))
     }
 
     fn print_curve(&self, out: &Output) -> anyhow::Result<()> {
@@ -339,14 +349,14 @@ fn short(hash: &Hash) -> String {
 }
 
 /// Sampling parameters as sent. Length and seed are per request; thinking is omitted if it was not sent to an endpoint.
-fn sampling_json(args: &EvalArgs, model: &ModelAgent, settings: &EpisodeConfig) -> Value {
-    let remote = args.remote.model.as_deref() == Some(&model.name);
-    let mut sampling = json!(model.decoding);
+fn sampling_json(args: &EvalArgs, policy: &NamedPolicy, decoding: &DecodingConfig, config: &EpisodeConfig) -> Value {
+    let remote = args.remote.model.as_deref() == Some(&policy.name);
+    let mut sampling = json!(decoding);
     if let Some(params) = sampling["params"].as_object_mut() {
         params.remove("seed");
         params.remove("max_tokens");
-        params.insert("play_tokens".to_owned(), json!(settings.play_tokens));
-        params.insert("reflect_tokens".to_owned(), json!(settings.reflect_tokens));
+        params.insert("play_tokens".to_owned(), json!(config.play_tokens));
+        params.insert("reflect_tokens".to_owned(), json!(config.reflect_tokens));
     }
     if remote {
         if args.sampling.thinking.is_none() {
@@ -355,4 +365,24 @@ fn sampling_json(args: &EvalArgs, model: &ModelAgent, settings: &EpisodeConfig) 
         sampling["extra_body"] = json!(args.remote.extra_body);
     }
     sampling
+}
+
+/// States how the token budgets and thinking modes of the models differ, if they do: scores are then not comparable
+/// without reservation.
+pub(super) fn budget_differences(reports: &[PolicyReport<'_>]) -> Option<String> {
+    let budgets = reports.iter().filter_map(|report| {
+        let (config, thinking) = (report.episode_config, report.decoding?.thinking);
+        Some((report.name, (config.play_tokens, config.reflect_tokens, thinking)))
+    });
+    let budgets: Vec<_> = budgets.collect();
+    let first = budgets.first()?.1;
+    if budgets.iter().all(|(_, budget)| *budget == first) {
+        return None;
+    }
+    let rows = budgets.iter().map(|(name, (play, reflect, thinking))| {
+        let thinking = if *thinking == Thinking::On { "on" } else { "off" };
+        vec![(*name).to_owned(), play.to_string(), reflect.to_string(), thinking.to_owned()]
+    });
+    let table = table(&["policy", "play tokens", "reflection tokens", "thinking"], rows);
+    Some(format!("The models had different token budgets or thinking modes:\n\n{table}"))
 }

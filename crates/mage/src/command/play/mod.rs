@@ -10,15 +10,22 @@ use crate::{
     table::{score, table},
     task_selection::{print_warnings, select},
 };
+use futures_executor::block_on;
+use mage_core::{Completion, EpisodeConfig, MemoryMode, MetaEpisode, Request};
+use mage_engine::BoxFuture;
 use mage_env::{ActionPhrase, End, Env, Outcome, ParsedAction, Seed, Task, solvers::OracleReport};
+use mage_train::{MetaEpisodeBuilder, policy::Policy, rollout::Observer};
 use serde::Serialize;
-use std::io::{BufRead, IsTerminal, Write, stdin};
+use std::{
+    io::{BufRead, IsTerminal, Write, stdin},
+    sync::{Arc, Mutex},
+};
 
 pub(crate) fn run(app: &App, args: &PlayArgs, out: &Output) -> anyhow::Result<()> {
     if let Some(address) = &args.against {
         return policy::run(app, args, address, out);
     }
-    let (env_spec, population) = select(app, &args.env, &args.selection)?;
+    let (env_spec, population) = select(app, &args.env, &args.selection, None)?;
     let env_info = env_spec.info();
     let split = args.selection.split();
     print_warnings(&*env_spec, &population, split, out)?;
@@ -28,31 +35,33 @@ pub(crate) fn run(app: &App, args: &PlayArgs, out: &Output) -> anyhow::Result<()
     };
     let seed = Seed::new(args.seed.unwrap_or_else(seed_from_clock));
     let task = population.draw(split, env_info.seats, seed)?;
-    let mut env = env_spec.build(&task)?;
-    let rules = app.prompts.get(&args.env).and_then(|p| p.rules_for_humans(task.seat)).unwrap_or_default();
-    let mut session = PlaySession { out, task: &task, rules, episodes: args.episodes, max_turns, results: Vec::new() };
+    let env = env_spec.build(&task)?;
+    let prompts = app.prompts.get(&args.env)?;
+    let rules = prompts.rules_for_humans(task.seat).unwrap_or_default();
+    let config =
+        EpisodeConfig { episodes: args.episodes, max_turns, memory: MemoryMode::None, ..EpisodeConfig::default() };
+    let session = PlaySession {
+        out,
+        task: &task,
+        rules,
+        episodes: args.episodes,
+        max_turns,
+        results: Mutex::default(),
+        failure: Mutex::default(),
+    };
 
     session.start(&env_info.title, seed)?;
-    'episodes: for n in 0..args.episodes {
-        let start = env.reset(n);
-        session.start_episode(n, &*env, &start.text)?;
-        let (mut turns, mut reward) = (0, 0.0);
-        loop {
-            let Some(action) = session.read_action(&*env)? else { break 'episodes };
-            let step = env.step(&action);
-            turns += 1;
-            reward += step.reward;
-            let end = step.end.or((turns >= max_turns).then_some(End::Truncated));
-            session.show_observation(&*env, &step.observation.text)?;
-            if let Some(end) = end {
-                session.end_episode(n, end, reward)?;
-                break;
-            }
-        }
+    let meta_episodes = MetaEpisodeBuilder::new(Arc::clone(&env_spec), prompts, config);
+    let played = block_on(meta_episodes.play_in(env, &task, seed, &mut Person(&session), &session));
+    if let Some(failure) = session.failure.lock().expect("no holder panics").take() {
+        return Err(failure);
+    }
+    if let (Some(problem), None) = (&played.trajectory.error, &played.policy_error) {
+        anyhow::bail!("the game failed: {problem}");
     }
     let ceilings = || env_spec.oracles(&population, split, args.episodes);
     if out.json {
-        let ceilings = if session.results.is_empty() { Ok(None) } else { ceilings() };
+        let ceilings = if session.results().is_empty() { Ok(None) } else { ceilings() };
         return session.finish_json(args.reveal, &ceilings);
     }
     // Computing the bounds can take half a minute; the results are printed first.
@@ -83,7 +92,39 @@ struct PlaySession<'a> {
     rules: String,
     episodes: u32,
     max_turns: u32,
-    results: Vec<PlayedEpisode>,
+    results: Mutex<Vec<PlayedEpisode>>,
+    /// The first failure to read input or write output; the next request ends the game.
+    failure: Mutex<Option<anyhow::Error>>,
+}
+
+/// The person as a policy.
+struct Person<'a>(&'a PlaySession<'a>);
+
+impl Policy for Person<'_> {
+    fn respond<'a>(
+        &'a mut self,
+        request: &'a Request,
+        meta: &MetaEpisode,
+    ) -> BoxFuture<'a, mage_train::Result<Completion>> {
+        let action = self.0.respond(request, meta);
+        let completion = match action {
+            Ok(Some(action)) => Ok(Completion::from_text(format!("<action>{action}</action>"))),
+            Ok(None) => Err(mage_train::Error::Interrupted),
+            Err(e) => {
+                self.0.fail(e);
+                Err(mage_train::Error::Interrupted)
+            }
+        };
+        Box::pin(async { completion })
+    }
+}
+
+impl Observer for PlaySession<'_> {
+    fn submitted(&self, meta: &MetaEpisode, request: &Request) {
+        if let Err(e) = self.show_turn(meta, request) {
+            self.fail(e);
+        }
+    }
 }
 
 #[derive(Clone, Copy, Serialize)]
@@ -129,6 +170,35 @@ enum PlayEvent<'a> {
 }
 
 impl PlaySession<'_> {
+    fn results(&self) -> Vec<PlayedEpisode> {
+        self.results.lock().expect("no holder panics").clone()
+    }
+
+    fn fail(&self, error: anyhow::Error) {
+        self.failure.lock().expect("no holder panics").get_or_insert(error);
+    }
+
+    /// The person's action; `None` if the person quits or the input ends.
+    fn respond(&self, request: &Request, meta: &MetaEpisode) -> anyhow::Result<Option<String>> {
+        if self.failure.lock().expect("no holder panics").is_some() {
+            return Ok(None);
+        }
+        if let Some(episode) = meta.episode().filter(|episode| episode.turns.is_empty()) {
+            self.start_episode(request.episode, meta.env(), &episode.start.text)?;
+        }
+        self.read_action(meta.env())
+    }
+
+    /// Shows the result of an action.
+    fn show_turn(&self, meta: &MetaEpisode, request: &Request) -> anyhow::Result<()> {
+        let Some(episode) = meta.episode() else { return Ok(()) };
+        self.show_observation(meta.env(), &episode.last_observation().text)?;
+        match episode.end {
+            Some(end) => self.end_episode(request.episode, end, episode.score()),
+            None => Ok(()),
+        }
+    }
+
     fn start(&self, title: &str, seed: Seed) -> anyhow::Result<()> {
         let task = self.task;
         if self.out.json {
@@ -168,7 +238,7 @@ impl PlaySession<'_> {
     }
 
     /// The next valid action; `None` if the player quits or the input ends.
-    fn read_action(&self, env: &dyn Env) -> anyhow::Result<Option<ParsedAction>> {
+    fn read_action(&self, env: &dyn Env) -> anyhow::Result<Option<String>> {
         loop {
             let (legal, phrase) = (env.legal().unwrap_or_default(), env.action_phrase());
             if !self.out.json {
@@ -195,7 +265,7 @@ impl PlaySession<'_> {
                     ParsedAction::Act(a) if !env.allows(&a) => {
                         self.reject(&format!("{a} is not legal here. {}", describe_legal(&legal, phrase)))?;
                     }
-                    action => return Ok(Some(action)),
+                    ParsedAction::Act(action) => return Ok(Some(action)),
                 },
             }
         }
@@ -225,13 +295,12 @@ impl PlaySession<'_> {
         }
     }
 
-    /// Ends an episode. The score of a truncated episode is its reward.
-    fn end_episode(&mut self, n: u32, end: End, reward: f32) -> anyhow::Result<()> {
-        let (outcome, score) = match end {
-            End::Terminated { outcome, score } => (Some(outcome), score),
-            End::Truncated => (None, reward),
+    fn end_episode(&self, n: u32, end: End, score: f32) -> anyhow::Result<()> {
+        let outcome = match end {
+            End::Terminated { outcome, .. } => Some(outcome),
+            End::Truncated => None,
         };
-        self.results.push(PlayedEpisode { score, outcome });
+        self.results.lock().expect("no holder panics").push(PlayedEpisode { score, outcome });
         if self.out.json {
             return self.out.object(&PlayEvent::EpisodeEnd { episode: n + 1, score, outcome });
         }
@@ -253,7 +322,7 @@ impl PlaySession<'_> {
             Err(e) => (None, Some(e.to_string())),
         };
         self.out.object(&PlayEvent::Finished {
-            results: &self.results,
+            results: &self.results(),
             opponent: self.opponent(reveal),
             ceilings,
             error,
@@ -262,14 +331,15 @@ impl PlaySession<'_> {
 
     /// Prints the scores; `false` if no episode was finished.
     fn finish(&self, reveal: bool, unit: &str) -> anyhow::Result<bool> {
-        if self.results.is_empty() {
+        let results = self.results();
+        if results.is_empty() {
             self.out.line("No episode was finished.")?;
             return Ok(false);
         }
-        let rows = self.results.iter().enumerate().map(|(i, r)| vec![(i + 1).to_string(), points(r.score)]);
+        let rows = results.iter().enumerate().map(|(i, r)| vec![(i + 1).to_string(), points(r.score)]);
         self.out.line(format!("\n{}", table(&["episode", "you"], rows)))?;
-        let total: f32 = self.results.iter().map(|r| r.score).sum();
-        let mean = total / self.results.len() as f32;
+        let total: f32 = results.iter().map(|r| r.score).sum();
+        let mean = total / results.len() as f32;
         let closing = format!("total {}, mean {mean:+.2} {unit}", points(total));
         self.out.line(if total > 0.0 { styled(GOOD, closing) } else { closing })?;
         match (self.opponent(reveal), &self.task.opponent) {
@@ -285,7 +355,8 @@ impl PlaySession<'_> {
         let Some(seat) = ceilings.seats.iter().find(|s| s.seat == Some(self.task.seat)) else { return Ok(()) };
         let at_least = ceilings.learner_is_lower_bound();
         let bayes_adaptive = if at_least { "Bayes-adaptive optimum, at least" } else { "Bayes-adaptive optimum" };
-        let rows = self.results.iter().enumerate().map(|(i, r)| {
+        let results = self.results();
+        let rows = results.iter().enumerate().map(|(i, r)| {
             vec![(i + 1).to_string(), points(r.score), score(seat.memoryless[i]), score(seat.sum.by_episode[i])]
         });
         self.out.line(format!("\n{}", table(&["episode", "you", "memoryless optimum", bayes_adaptive], rows)))?;

@@ -1,0 +1,189 @@
+//! Policies by name: scripted agents, models in folders, policies of runs, endpoints.
+
+use super::{ChatPolicy, ModelPolicy, Policy, ScriptedPolicy, codec::PromptCodec};
+use crate::{
+    Error, Hub, Result,
+    engines::{self, SamplerOptions},
+    recipe::Recipe,
+    run_dir::ModelAddress,
+};
+use mage_core::{EpisodeConfig, prompt::PromptForm};
+use mage_engine::{ChatModel, SamplingParams, Thinking, WeightsName};
+use mage_env::{EnvSpec, Hash, Population, ScriptedAgentFactory, ScriptedAgentQuery, Seed, Task};
+use std::{
+    fs::{self, File},
+    io::Read,
+    path::Path,
+    sync::Arc,
+};
+
+/// Concurrent meta-episodes of a local model.
+const LOCAL_CONCURRENCY: usize = 256;
+
+/// A policy with the name and identifier under which its results are stored.
+#[derive(Clone)]
+pub struct NamedPolicy {
+    /// Display name.
+    pub name: String,
+    /// Identifier in trajectories: the name, with a hash of what determines the policy.
+    pub id: String,
+    /// Decoding parameters of a model. They are part of the method, since they affect results.
+    pub decoding: Option<DecodingConfig>,
+    /// Maximum concurrent meta-episodes.
+    pub max_in_flight: usize,
+    /// What responds.
+    pub kind: PolicyKind,
+}
+
+/// What responds to the requests of a [`NamedPolicy`].
+#[derive(Clone)]
+pub enum PolicyKind {
+    /// A model in this process or on a training server.
+    Model(ModelPolicy),
+    /// A chat model.
+    Chat(ChatPolicy),
+    /// Random legal actions.
+    Random,
+    /// A scripted agent of the environment.
+    Scripted(Arc<dyn ScriptedAgentFactory>),
+}
+
+/// Decoding parameters of a model.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct DecodingConfig {
+    /// Sampling parameters; each request sets its own length and seed.
+    pub params: SamplingParams,
+    /// Whether the model thinks before it responds.
+    pub thinking: Thinking,
+}
+
+impl NamedPolicy {
+    /// The policy without a model of this name: `random`, or a scripted agent of the environment.
+    pub fn scripted(
+        env_spec: &dyn EnvSpec,
+        name: &str,
+        population: &Population,
+        split: &str,
+        episodes: u32,
+    ) -> Result<Self> {
+        let (id, kind) = match name {
+            "random" => (name.to_owned(), PolicyKind::Random),
+            _ => {
+                let factory = env_spec.scripted_agent(&ScriptedAgentQuery { name, population, split, episodes })?;
+                // Agents of one name that were built for different tasks have different identifiers.
+                let hash = Hash::of(&(population, split, episodes)).to_string();
+                (format!("{name}@{}", &hash[..12]), PolicyKind::Scripted(factory))
+            }
+        };
+        Ok(NamedPolicy { name: name.to_owned(), id, decoding: None, max_in_flight: LOCAL_CONCURRENCY, kind })
+    }
+
+    /// A chat model. `id` should identify the weights; `name` is the display name.
+    pub fn chat(
+        name: &str,
+        id: &str,
+        model: Arc<dyn ChatModel>,
+        decoding: DecodingConfig,
+        max_in_flight: usize,
+    ) -> Self {
+        let kind = PolicyKind::Chat(ChatPolicy { model, decoding: decoding.clone(), label: id.to_owned() });
+        NamedPolicy { name: name.to_owned(), id: id.to_owned(), decoding: Some(decoding), max_in_flight, kind }
+    }
+
+    /// A model in a folder or on the Hub, with full prompts. It thinks unless `thinking` says otherwise or its
+    /// tokenizer has no thinking tags.
+    pub fn folder(
+        name: &str,
+        params: SamplingParams,
+        thinking: Option<Thinking>,
+        options: SamplerOptions,
+    ) -> Result<Self> {
+        let dir = Hub::from_env(true).folder(name)?;
+        Self::native(name, &dir, PromptForm::Full, params, thinking, options)
+    }
+
+    /// The policy of a training run, with the prompt form of its training.
+    pub fn of_run(
+        address: &ModelAddress,
+        recipe: &Recipe,
+        decoding: DecodingConfig,
+        options: SamplerOptions,
+    ) -> Result<Self> {
+        let DecodingConfig { params, thinking } = decoding;
+        Self::native(&address.label, &address.model, recipe.play.form, params, Some(thinking), options)
+    }
+
+    fn native(
+        name: &str,
+        dir: &Path,
+        form: PromptForm,
+        params: SamplingParams,
+        thinking: Option<Thinking>,
+        options: SamplerOptions,
+    ) -> Result<Self> {
+        params.check()?;
+        let id = format!("weights@{}", &weights_hash(dir)?[..32]);
+        let (sampler, renderer) = engines::sampler(&dir.to_string_lossy(), options)?;
+        let thinking = thinking.unwrap_or(match renderer.control().think_end {
+            Some(_) => Thinking::On,
+            None => Thinking::Off,
+        });
+        let codec = Arc::new(PromptCodec::new(renderer, form, thinking)?);
+        let decoding = DecodingConfig { params: params.clone(), thinking };
+        let policy = ModelPolicy { codec, sampler, params, weights: WeightsName::default(), label: id.clone() };
+        Ok(NamedPolicy {
+            name: name.to_owned(),
+            id,
+            decoding: Some(decoding),
+            max_in_flight: LOCAL_CONCURRENCY,
+            kind: PolicyKind::Model(policy),
+        })
+    }
+
+    /// The policy in one meta-episode. `seed` determines its own randomness; models draw from the seeds of requests.
+    pub fn start(&self, config: &Arc<EpisodeConfig>, task: &Task, seed: Seed) -> Result<Box<dyn Policy>> {
+        Ok(match &self.kind {
+            PolicyKind::Model(policy) => Box::new(policy.clone()),
+            PolicyKind::Chat(policy) => Box::new(policy.clone()),
+            PolicyKind::Random => Box::new(ScriptedPolicy::random(Arc::clone(config), seed)),
+            PolicyKind::Scripted(factory) => {
+                let agent = factory.make(task, seed.child("scripted_agent"));
+                Box::new(ScriptedPolicy::agent(Arc::clone(config), agent)?)
+            }
+        })
+    }
+
+    /// Identifier of a prompt method with the decoding parameters of this policy.
+    pub fn method_hash(&self, method: Hash) -> Hash {
+        self.decoding.as_ref().map_or(method, |decoding| Hash::of(&(method, decoding)))
+    }
+}
+
+/// Hash of the weights in a model folder.
+fn weights_hash(dir: &Path) -> Result<String> {
+    let mut files: Vec<_> = fs::read_dir(dir)
+        .map_err(Error::io(dir))?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|e| e == "safetensors"))
+        .collect();
+    files.sort();
+    if files.is_empty() {
+        return Err(Error::Run {
+            path: dir.to_owned(),
+            problem: "the folder has no weights (*.safetensors)".to_owned(),
+        });
+    }
+    let mut hasher = blake3::Hasher::new();
+    let mut buffer = vec![0; 1 << 20];
+    for path in files {
+        hasher.update(path.file_name().unwrap_or_default().as_encoded_bytes());
+        let mut file = File::open(&path).map_err(Error::io(&path))?;
+        loop {
+            match file.read(&mut buffer).map_err(Error::io(&path))? {
+                0 => break,
+                n => hasher.update(&buffer[..n]),
+            };
+        }
+    }
+    Ok(hasher.finalize().to_hex().to_string())
+}
