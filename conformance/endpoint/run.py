@@ -128,7 +128,7 @@ def main():
             finally:
                 process.terminate()
                 process.wait(60)
-        local, _ = evaluate(options.mage, "local", folder, ["--policy", model], "--thinking", "off", *tasks)
+        local, _ = evaluate(options.mage, "local", folder, [model], "--thinking", "off", *tasks)
     check(options, remote, local, summary)
 
 

@@ -256,7 +256,7 @@ fn missing_evaluations(report: &Report) -> Option<String> {
     let first = missing.first()?;
     let runs = if missing.len() == 1 { "run" } else { "runs" };
     Some(format!(
-        "Table 1 lacks {} {runs} without an evaluation on the paper's task set. For {}: mage eval --preset {} --policy {} \
+        "Table 1 lacks {} {runs} without an evaluation on the paper's task set. For {}: mage eval --preset {} {} \
          --tasks 128 --episodes 10 --early-stop --trajectories {2}.jsonl --summary {2}.json, then add these files to the report",
         missing.len(),
         first.name(),

@@ -20,15 +20,15 @@ fn invalid_arguments_exit_with_2_and_a_hint() {
         (&["play", "--opponent", "aggressive,aggressive"], "the name is taken"),
         (&["play", "--skip-bad"], "--skip-bad requires an environment with game files; kuhn has none"),
         (&["play", "sokoban", "--skip-bad"], "sokoban has none"),
-        (&["eval", "--env", "webshop", "--policy", "random", "--skip-bad"], "webshop has none"),
-        (&["env", "show", "webshop", "--oracles"], "mage eval --env webshop --policy oracle"),
-        (&["eval", "--policy", "clever"], "unknown policy `clever`"),
-        (&["eval"], "--policy"),
+        (&["eval", "--env", "webshop", "random", "--skip-bad"], "webshop has none"),
+        (&["env", "show", "webshop", "--oracles"], "mage eval --env webshop oracle"),
+        (&["eval", "clever"], "unknown policy `clever`"),
+        (&["eval"], "no policy"),
         (&["eval", "--method", "react"], "--endpoint URL and --model NAME"),
-        (&["eval", "--policy", "nash", "--temperature", "-1"], "temperature"),
-        (&["eval", "--policy", "nash", "--plot", "curve.pdf"], ".svg or .png"),
-        (&["eval", "tictactoe", "--env", "kuhn", "--policy", "random"], "cannot be used with"),
-        (&["eval", "--policy", "random", "--episodes", "0"], "0 is not in 1..=1000"),
+        (&["eval", "nash", "--temperature", "-1"], "temperature"),
+        (&["eval", "nash", "--plot", "curve.pdf"], ".svg or .png"),
+        (&["eval", "tictactoe", "--env", "kuhn", "random"], "cannot be used with"),
+        (&["eval", "random", "--episodes", "0"], "0 is not in 1..=1000"),
         (&["env", "show", "go"], "unknown environment `go`"),
         (&["env", "conform", "kuhn", "--golden", "x"], "kuhn"),
         (&["env", "conform", "sokoban", "--golden", "/nowhere/x.jsonl"], "cannot read /nowhere/x.jsonl"),
@@ -45,8 +45,7 @@ fn invalid_arguments_exit_with_2_and_a_hint() {
 
 #[test]
 fn failures_exit_with_1() {
-    let output =
-        mage(&["eval", "--policy", "random", "--tasks", "10", "--trajectories", "/nonexistent/trajectories.jsonl"]);
+    let output = mage(&["eval", "random", "--tasks", "10", "--trajectories", "/nonexistent/trajectories.jsonl"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("/nonexistent/trajectories.jsonl"));
 }
@@ -127,7 +126,7 @@ fn play_with_json_emits_one_event_per_line() {
 
 #[test]
 fn evaluation_is_deterministic_and_counts_tasks_and_seeds() {
-    let args = ["eval", "--policy", "random", "--tasks", "500", "--json", "--seed", "7"];
+    let args = ["eval", "random", "--tasks", "500", "--json", "--seed", "7"];
     let first = mage(&args);
     assert_eq!(first.stdout, mage(&args).stdout);
     let report = json(&first);
@@ -142,7 +141,7 @@ fn evaluation_is_deterministic_and_counts_tasks_and_seeds() {
     assert!(curve.iter().all(|at| counts(at) == [Some(500), Some(500), Some(1500)]));
     let seats = report["summary"]["by_seat"].as_object().unwrap().values();
     assert_eq!(seats.map(|s| s["by_episode"][0]["score"]["count"].as_u64().unwrap()).sum::<u64>(), 500);
-    assert_ne!(first.stdout, mage(&["eval", "--policy", "random", "--tasks", "500", "--json", "--seed", "8"]).stdout);
+    assert_ne!(first.stdout, mage(&["eval", "random", "--tasks", "500", "--json", "--seed", "8"]).stdout);
 }
 
 #[test]
@@ -150,7 +149,7 @@ fn evaluation_resumes_from_its_trajectories() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("trajectories.jsonl");
     let path = path.to_str().unwrap();
-    let args = ["eval", "--policy", "random", "--tasks", "300", "--json", "--trajectories", path];
+    let args = ["eval", "random", "--tasks", "300", "--json", "--trajectories", path];
     let whole = mage(&args);
     let bytes = std::fs::read(path).unwrap();
     std::fs::write(path, &bytes[..bytes.len() / 3]).unwrap();
@@ -170,7 +169,7 @@ fn evaluation_resumes_from_its_trajectories() {
 
 #[test]
 fn early_stop_has_an_upper_bound_for_pass_at_k_only() {
-    let args = ["eval", "--policy", "bayes", "--tasks", "100", "--early-stop"];
+    let args = ["eval", "bayes", "--tasks", "100", "--early-stop"];
     let report = json(&mage(&[&args[..], &["--json"]].concat()));
     assert!(report["relative"].is_null(), "later scores cover only the tasks not yet won");
     assert!(report["summary"]["overall"]["by_episode"][2]["score"]["count"].as_u64().unwrap() < 100);
@@ -186,7 +185,7 @@ fn early_stop_has_an_upper_bound_for_pass_at_k_only() {
 fn the_plot_has_all_policies_and_the_gap_closed_has_an_interval() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("both.svg");
-    let args = ["eval", "--policy", "bayes,nash", "--tasks", "60", "--plot", path.to_str().unwrap()];
+    let args = ["eval", "bayes", "nash", "--tasks", "60", "--plot", path.to_str().unwrap()];
     let output = mage(&args);
     assert!(output.status.success(), "{}", stderr(&output));
     let plot = std::fs::read_to_string(&path).unwrap();
@@ -206,20 +205,20 @@ fn the_population_file_in_the_help_is_valid() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("example.toml");
     std::fs::write(&path, &file).unwrap();
-    let args = ["eval", "--policy", "nash", "--tasks", "8", "--split", "out-of-domain", "--json", "--population"];
+    let args = ["eval", "nash", "--tasks", "8", "--split", "out-of-domain", "--json", "--population"];
     let report = json(&mage(&[&args[..], &[path.to_str().unwrap()]].concat()));
     assert!(report["summary"]["by_opponent"]["stranger"].is_object(), "{file}");
 }
 
 #[test]
 fn draws_are_reported_if_there_are_any() {
-    let args = ["eval", "--env", "tictactoe", "--policy", "perfect", "--tasks", "24", "--episodes", "2"];
+    let args = ["eval", "--env", "tictactoe", "perfect", "--tasks", "24", "--episodes", "2"];
     let eval = |more: &[&str]| stdout(&mage(&[&args[..], more].concat()));
     for shown in [eval(&["--seeds", "1"]), eval(&["--seeds", "2"])] {
         assert!(shown.contains("drew") && shown.contains("draw or win within k"), "{shown}");
         assert!(shown.contains("100.0 %"), "a perfect player never loses:\n{shown}");
     }
-    let kuhn = stdout(&mage(&["eval", "--policy", "nash", "--tasks", "24"]));
+    let kuhn = stdout(&mage(&["eval", "nash", "--tasks", "24"]));
     assert!(!kuhn.contains("drew"), "Kuhn poker has no draws:\n{kuhn}");
 }
 
@@ -242,7 +241,7 @@ fn populations_are_read_from_files() {
     "#;
     std::fs::write(&path, text).unwrap();
     let args = |extra: &[&str]| {
-        let base = ["eval", "--policy", "random", "--tasks", "40", "--json", "--population", path.to_str().unwrap()];
+        let base = ["eval", "random", "--tasks", "40", "--json", "--population", path.to_str().unwrap()];
         mage(&[&base[..], extra].concat())
     };
     let report = json(&args(&[]));
@@ -322,7 +321,7 @@ fn upper_bounds_are_qualified_by_their_accuracy() {
     assert!(shown.contains("exact for the sampled move frequencies"), "{shown}");
     let known = stdout(&mage(&["env", "show", "tictactoe", "--oracles", "--opponent", "blind-row-1,blind-row-2"]));
     assert!(known.contains("all values are exact to the decimals shown"), "{known}");
-    let eval = ["eval", "--env", "tictactoe", "--policy", "perfect", "--tasks", "20"];
+    let eval = ["eval", "--env", "tictactoe", "perfect", "--tasks", "20"];
     let measured = stdout(&mage(&[&eval[..], &["--opponent", "blind-row-1,blind-row-2"]].concat()));
     assert!(!measured.contains("at least") && !measured.contains("at most"), "{measured}");
 }
@@ -332,8 +331,7 @@ fn upper_bounds_are_qualified_by_their_accuracy() {
 fn intractable_optima_are_reported_as_bounds() {
     // Seven mixed strategies over many episodes: too many beliefs to solve.
     let opponents = "random,biased_random,perfect,blind-row-1,blind-row-2,blind-column-1,blind-column-2";
-    let args =
-        ["eval", "--env", "tictactoe", "--policy", "perfect", "--tasks", "5", "-n", "30", "--opponent", opponents];
+    let args = ["eval", "--env", "tictactoe", "perfect", "--tasks", "5", "-n", "30", "--opponent", opponents];
     let measured = stdout(&mage(&args));
     assert!(measured.contains("Pass@k") && measured.contains("Bayes-adaptive optimum, at least"), "{measured}");
     assert!(measured.contains("gap closed, at most"), "{measured}");
@@ -362,7 +360,7 @@ fn oracles_hint_at_splits_with_other_opponents() {
 
 #[test]
 fn the_environment_can_be_a_positional_argument() {
-    let eval = ["--policy", "perfect", "--tasks", "5", "--opponent", "random", "--json"];
+    let eval = ["perfect", "--tasks", "5", "--opponent", "random", "--json"];
     let named = mage(&[&["eval", "tictactoe"], &eval[..]].concat());
     assert!(named.status.success(), "{}", stderr(&named));
     assert_eq!(stdout(&named), stdout(&mage(&[&["eval", "--env", "tictactoe"], &eval[..]].concat())));

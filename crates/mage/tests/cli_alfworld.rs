@@ -36,17 +36,13 @@ fn scripted_agents_are_evaluated_in_every_split() {
         json(&[&base[..], extra].concat())
     };
     for split in ["train", "in-domain", "out-of-domain"] {
-        assert_eq!(won(&report(&["--policy", "expert", "--split", split]), 1), 1.0, "{split}");
-        let held_out = ["--policy", "expert", "--split", split, "--population", "held-out-tasks"];
+        assert_eq!(won(&report(&["expert", "--split", split]), 1), 1.0, "{split}");
+        let held_out = ["expert", "--split", split, "--population", "held-out-tasks"];
         assert_eq!(won(&report(&held_out), 1), 1.0, "{split}");
     }
-    assert!(won(&report(&["--policy", "random"]), 1) < 0.2);
-    assert_eq!(
-        won(&report(&["--policy", "expert", "--max-turns", "1"]), 1),
-        0.0,
-        "no task is solvable with one command"
-    );
-    assert_eq!(won(&report(&["--policy", "expert", "--option", "tasks=heat"]), 0), 1.0);
+    assert!(won(&report(&["random"]), 1) < 0.2);
+    assert_eq!(won(&report(&["expert", "--max-turns", "1"]), 1), 0.0, "no task is solvable with one command");
+    assert_eq!(won(&report(&["expert", "--option", "tasks=heat"]), 0), 1.0);
 }
 
 #[test]
@@ -99,7 +95,7 @@ fn generated_games_can_be_played_and_invalid_files_are_reported() {
     assert_eq!(files.len(), 5);
     let data = format!("data={path}");
     let eval = ["eval", "--env", "alfworld", "--population", "official", "--split", "train", "--option", &data];
-    let eval = [&eval[..], &["--policy", "expert", "--tasks", "10", "--episodes", "1", "--json"]].concat();
+    let eval = [&eval[..], &["expert", "--tasks", "10", "--episodes", "1", "--json"]].concat();
     assert_eq!(won(&json(&eval), 0), 1.0);
 
     let whole = std::fs::read(files[2]).unwrap();

@@ -127,20 +127,8 @@ fn boxoban_levels_are_solvable_within_their_maximum_turns() {
         return;
     }
     let won = |tasks: &str, extra: &[&str]| {
-        let base = [
-            "eval",
-            "--env",
-            "sokoban",
-            "--policy",
-            "optimal",
-            "--episodes",
-            "1",
-            "--tasks",
-            tasks,
-            "--seeds",
-            "1",
-            "--json",
-        ];
+        let base =
+            ["eval", "--env", "sokoban", "optimal", "--episodes", "1", "--tasks", tasks, "--seeds", "1", "--json"];
         let report = json(&mage(&[&base[..], extra].concat()));
         report["summary"]["overall"]["by_episode"][0]["won"]["rate"].as_f64().unwrap()
     };
@@ -157,7 +145,7 @@ fn invalid_levels_are_reported() {
     let option = format!("levels={}", path.display());
     let commands: [&[&str]; 2] = [
         &["play", "sokoban", "--option", &option],
-        &["eval", "--env", "sokoban", "--policy", "optimal", "--tasks", "2", "--option", &option],
+        &["eval", "--env", "sokoban", "optimal", "--tasks", "2", "--option", &option],
     ];
     let assert_rejected = |expected: &str| {
         for args in commands {
@@ -193,11 +181,11 @@ fn scripted_agents_are_evaluated_in_every_split() {
     };
     let won = |report: &Value| report["summary"]["overall"]["by_episode"][1]["won"]["rate"].as_f64().unwrap();
     for split in ["train", "in-domain", "out-of-domain"] {
-        assert_eq!(won(&report(&["--policy", "optimal", "--split", split])), 1.0, "{split}");
+        assert_eq!(won(&report(&["optimal", "--split", split])), 1.0, "{split}");
     }
-    assert!(won(&report(&["--policy", "random"])) < 0.3);
-    assert_eq!(won(&report(&["--policy", "optimal", "--option", "step_rules=faithful", "--option", "boxes=1"])), 1.0);
-    assert_eq!(won(&report(&["--policy", "optimal", "--max-turns", "1"])), 0.0, "no task is solvable in three moves");
+    assert!(won(&report(&["random"])) < 0.3);
+    assert_eq!(won(&report(&["optimal", "--option", "step_rules=faithful", "--option", "boxes=1"])), 1.0);
+    assert_eq!(won(&report(&["optimal", "--max-turns", "1"])), 0.0, "no task is solvable in three moves");
 }
 
 #[test]

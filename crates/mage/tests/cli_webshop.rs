@@ -24,7 +24,6 @@ fn scripted_agents_are_evaluated() {
             "eval",
             "--env",
             "webshop",
-            "--policy",
             policy,
             "--tasks",
             "40",
@@ -78,7 +77,7 @@ fn invalid_catalogues_are_reported_with_file_and_field() {
         std::fs::write(dir.path().join("items_ins_v2.json"), wish).unwrap();
     };
     let play = ["play", "webshop", "--quiet", "--option", "catalogue=official", "--option", data.as_str()];
-    let eval = ["eval", "--env", "webshop", "--policy", "random", "--tasks", "2", "--option", "catalogue=official"];
+    let eval = ["eval", "--env", "webshop", "random", "--tasks", "2", "--option", "catalogue=official"];
     let eval = [&eval[..], &["--option", data.as_str()]].concat();
     let assert_rejected = |expected: &str| {
         for args in [&play[..], &eval] {

@@ -467,7 +467,7 @@ fn addresses_name_checkpoints(run: &Path, best: u64) {
     }
     let weights = |suffix: &str| {
         let small = ["--tasks", "2", "--seeds", "1", "--json", "--quiet"];
-        let output = ok(mage(&["eval", "--policy", &address(suffix)]).args(small)).stdout;
+        let output = ok(mage(&["eval", &address(suffix)]).args(small)).stdout;
         let report: serde_json::Value = serde_json::from_slice(&output).unwrap();
         assert_eq!(
             (&report["name"], &report["episode_config"]["prompt_form"]),
@@ -485,7 +485,7 @@ fn addresses_name_checkpoints(run: &Path, best: u64) {
         &["model", "info", &address("@99")][..],
         &["model", "generate", &address("@99"), "--prompt", "K"],
         &["bench", "sampler", &address("@99")],
-        &["eval", "--policy", &address("@99")],
+        &["eval", &address("@99")],
         &["play", "--against", &address("@99")],
         &["recipe", "show", "--set", &set],
     ] {

@@ -150,7 +150,7 @@ fn a_trained_policy_is_evaluated_deterministically() {
     train("kuhn", &run);
     let path = run.to_str().unwrap();
     // More episodes than fit into its prompts: the memory keeps the latest.
-    let eval = ["eval", "--policy", path, "--tasks", "12", "--seeds", "1", "--episodes", "5", "--json", "--quiet"];
+    let eval = ["eval", path, "--tasks", "12", "--seeds", "1", "--episodes", "5", "--json", "--quiet"];
     let report = |more: &[&str]| ok(mage(&[&eval[..], more].concat(), ""));
     let first = report(&[]);
     assert_eq!(first, report(&["--threads", "1"]), "the number of threads does not affect results");

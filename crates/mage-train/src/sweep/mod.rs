@@ -190,7 +190,7 @@ impl Sweep {
                 cells.push(SweepCell { id: run.clone(), info: info(command), work: CellWork::Train { recipes, set } });
                 for task_set in &env.task_sets {
                     let mut command = self.eval_command(task_set, 1, self.seeds[0]);
-                    command.extend(["--policy".to_owned(), format!("{run}/{RUN}")]);
+                    command.push(format!("{run}/{RUN}"));
                     let id = format!("{run}-on-{}", folder_name(task_set));
                     cells.push(SweepCell {
                         id,
@@ -205,7 +205,7 @@ impl Sweep {
     fn scripted_cells(&self, env: &SweepEnv, agent: &str, cells: &mut Vec<SweepCell>) {
         for task_set in &env.task_sets {
             let mut command = self.eval_command(task_set, self.seeds.len(), self.seeds[0]);
-            command.extend(["--policy".to_owned(), agent.to_owned()]);
+            command.push(agent.to_owned());
             let id = format!("{}/{}-on-{}", folder_name(&env.name), folder_name(agent), folder_name(task_set));
             cells.push(SweepCell {
                 id,

@@ -10,7 +10,7 @@ use std::path::PathBuf;
                   between the memoryless and the Bayes-adaptive optimum. The time is that of the updates. A run is running (a \
                   process trains it), finished, failed (the log has the error) or stopped (`mage train --resume RUN` continues \
                   it).\n\nExamples:\n  mage runs\n  mage runs sweeps/table1\n  mage runs diff runs/kuhn-1 runs/kuhn-2\n  \
-                  mage eval --policy runs/kuhn-1@best"
+                  mage eval runs/kuhn-1@best"
 )]
 pub(crate) struct RunsArgs {
     /// Directory to search for runs

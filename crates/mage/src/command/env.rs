@@ -149,7 +149,7 @@ fn ceilings(
     }
     let full_info = env_spec.scripted_agents().into_iter().find(|r| r.full_info).map(|r| r.name);
     let alternative = full_info.map_or_else(String::new, |name| {
-        format!("; evaluate the agent with full information: mage eval --env {} --policy {name}", args.env)
+        format!("; evaluate the agent with full information: mage eval --env {} {name}", args.env)
     });
     Err(usage(format!("{} has no oracle{alternative}", args.env)))
 }

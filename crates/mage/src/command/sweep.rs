@@ -470,9 +470,6 @@ impl SweepRunner<'_> {
         let folder = cell.folder(&self.dir);
         let partial = folder.join("summary.partial");
         let mut command: Vec<String> = cell.info.command.clone();
-        if let (Some(policy), Some(index)) = (policy, command.iter().position(|a| a == "--policy")) {
-            command[index + 1] = policy.display().to_string();
-        }
         let paths = [("--trajectories", folder.join("trajectories.jsonl")), ("--summary", partial.clone())];
         command.extend(paths.into_iter().flat_map(|(option, path)| [option.to_owned(), path.display().to_string()]));
         let engine = [("--threads", self.args.threads.to_string()), ("--device", self.args.device.to_string())];
@@ -481,6 +478,9 @@ impl SweepRunner<'_> {
         let Command::Eval(mut args) = cli.command else {
             return Err(anyhow!("the command of an evaluation cell must be `mage eval`"));
         };
+        if let Some(policy) = policy {
+            args.policies = vec![policy.display().to_string()];
+        }
         if cell.work == CellWork::Prompt {
             args.remote = self.args.remote.clone();
         }
