@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p mage-remote --example scale`
 
-use mage_env::Seed;
+use mage_rng::Seed;
 use rand::RngExt;
 use std::{cmp::Reverse, collections::BinaryHeap};
 

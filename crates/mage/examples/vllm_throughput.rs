@@ -1,18 +1,16 @@
-//! Benchmark of 1000 concurrent meta-episodes on a server with a latency of 300 ms.
+//! Benchmark of 1000 concurrent meta-episodes over vLLM's protocol, on a server with a latency of 300 ms.
 //!
-//! `cargo bench -p mage-remote --bench concurrency`
+//! `cargo run --release -p mage --example vllm_throughput`
 
-#[path = "../tests/common/mod.rs"]
-mod common;
+#[path = "../../mage-remote/tests/common/vllm_double.rs"]
+#[allow(dead_code, reason = "a subset of the module is used")]
+mod vllm_double;
 
-use common::vllm_double::Vllm;
-use mage_core::{
-    Completion, EpisodeConfig, Finish, MetaEpisode, Next,
-    prompt::{PromptLibrary, PromptSet},
-};
-use mage_engine::{SampleRequest, Sampler, SamplingParams};
-use mage_env::{EnvSpec, Population, Registry, Seed};
+use mage_core::{Completion, EpisodeConfig, MetaEpisode, Request, prompt::PromptLibrary};
+use mage_engine::{BoxFuture, SampleRequest, Sampler, SamplingParams};
+use mage_env::{Population, Registry, Seed};
 use mage_remote::{StatusLog, Timeouts, VllmPool, VllmPoolSettings};
+use mage_train::{policy::Policy, rollout::MetaEpisodeBuilder};
 use std::{
     sync::{
         Arc,
@@ -20,6 +18,7 @@ use std::{
     },
     time::{Duration, Instant},
 };
+use vllm_double::Vllm;
 
 /// As in the `mage` binary.
 #[global_allocator]
@@ -43,40 +42,37 @@ fn cpu_seconds() -> f64 {
     fields.skip(11).take(2).filter_map(|t| t.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
-/// Shared by all meta-episodes.
-struct Game {
-    env_spec: Arc<dyn EnvSpec>,
-    population: Population,
-    prompts: Arc<PromptSet>,
-    settings: Arc<EpisodeConfig>,
+/// Samples from the pool, with arbitrary token ids, since the server ignores them. Counts completions.
+#[derive(Clone)]
+struct PoolPolicy {
+    pool: Arc<VllmPool>,
+    completions: Arc<AtomicU64>,
 }
 
-/// Plays one meta-episode of Kuhn poker; returns the number of requests.
-async fn play(pool: &VllmPool, game: &Game, seed: Seed) -> u64 {
-    let task = game.population.draw("train", 2, seed).unwrap();
-    let env = game.env_spec.build(&task).unwrap();
-    let (prompts, settings) = (Arc::clone(&game.prompts), Arc::clone(&game.settings));
-    let mut meta = MetaEpisode::new(task, env, prompts, settings, seed).unwrap();
-    let mut requests = 0;
-    loop {
-        let request = match meta.advance().unwrap() {
-            Next::Done(record) => {
-                assert!(record.error.is_none());
-                return requests;
-            }
-            Next::Request(request) => request,
-        };
-        // Arbitrary token ids: the server ignores them.
-        let words = request.body.messages.iter().flat_map(|m| m.content.split_whitespace());
-        let prompt: Vec<u32> = words.map(|w| w.bytes().map(u32::from).sum::<u32>() % 16).take(200).collect();
-        let params = SamplingParams { max_tokens: 1, seed: request.seed.value(), ..Default::default() };
-        let sample = pool.sample(SampleRequest { weights: "base".into(), prompt, params, ..Default::default() }).await;
-        requests += 1;
-        let word = if sample.unwrap().tokens[0].is_multiple_of(2) { "PASS" } else { "BET" };
-        let text = format!("<action>{word}</action>");
-        let completion = Completion { text, finish: Finish::Stop, tokens: None, weights: None, usage: None };
-        meta.submit(request.id, Ok(completion)).unwrap();
+impl Policy for PoolPolicy {
+    fn respond<'a>(
+        &'a mut self,
+        request: &'a Request,
+        _meta: &MetaEpisode,
+    ) -> BoxFuture<'a, mage_train::Result<Completion>> {
+        Box::pin(async move {
+            let words = request.body.messages.iter().flat_map(|m| m.content.split_whitespace());
+            let prompt: Vec<u32> = words.map(|w| w.bytes().map(u32::from).sum::<u32>() % 16).take(200).collect();
+            let params = SamplingParams { max_tokens: 1, seed: request.seed.value(), ..Default::default() };
+            let request = SampleRequest { weights: "base".into(), prompt, params, ..Default::default() };
+            let sample = self.pool.sample(request).await?;
+            self.completions.fetch_add(1, Ordering::Relaxed);
+            let action = if sample.tokens[0].is_multiple_of(2) { "PASS" } else { "BET" };
+            Ok(Completion::from_text(format!("<action>{action}</action>")))
+        })
     }
+}
+
+/// Plays one meta-episode of Kuhn poker.
+async fn play(builder: &MetaEpisodeBuilder, population: &Population, mut policy: PoolPolicy, seed: Seed) {
+    let task = population.draw("train", 2, seed).unwrap();
+    let played = builder.play(&task, seed, &mut policy, &()).await;
+    assert_eq!(played.trajectory.error, None);
 }
 
 fn main() {
@@ -100,25 +96,24 @@ fn main() {
             .unwrap(),
         );
         let env_spec = Arc::clone(Registry::builtin().get("kuhn").unwrap());
-        let game = Arc::new(Game {
-            population: env_spec.default_population(),
-            prompts: PromptLibrary::builtin().get("kuhn").unwrap(),
-            settings: Arc::new(EpisodeConfig { episodes: 3, ..EpisodeConfig::default() }),
-            env_spec,
-        });
+        let population = Arc::new(env_spec.default_population());
+        let prompts = PromptLibrary::builtin().get("kuhn").unwrap();
+        let config = EpisodeConfig { episodes: 3, ..EpisodeConfig::default() };
+        let builder = MetaEpisodeBuilder::new(env_spec, prompts, config);
         let (next, requests) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let policy = PoolPolicy { pool, completions: Arc::clone(&requests) };
         let started = Instant::now();
         let workers: Vec<_> = (0..IN_FLIGHT)
             .map(|_| {
-                let (pool, game) = (Arc::clone(&pool), Arc::clone(&game));
-                let (next, requests) = (Arc::clone(&next), Arc::clone(&requests));
+                let (builder, population) = (builder.clone(), Arc::clone(&population));
+                let (next, policy) = (Arc::clone(&next), policy.clone());
                 tokio::spawn(async move {
                     loop {
                         let i = next.fetch_add(1, Ordering::Relaxed);
                         if i >= META_EPISODES {
                             return;
                         }
-                        requests.fetch_add(play(&pool, &game, Seed::new(i)).await, Ordering::Relaxed);
+                        play(&builder, &population, policy.clone(), Seed::new(i)).await;
                     }
                 })
             })

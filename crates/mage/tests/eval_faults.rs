@@ -1,0 +1,193 @@
+//! An evaluation under faults: killed processes, a server that dies, and environments that panic.
+
+mod common;
+#[path = "../../mage-remote/tests/common/server.rs"]
+#[allow(dead_code, reason = "a subset of the module is used")]
+mod server;
+
+use common::{stderr, text};
+use mage_core::Trajectory;
+use mage_env::{
+    Anchor, Env, EnvId, EnvInfo, EnvSpec, Observation, ParsedAction, Population, Registry, Result as EnvResult, Step,
+    Task,
+};
+use serde_json::Value;
+use server::Server;
+use std::{
+    collections::HashSet,
+    ffi::OsString,
+    fs,
+    net::SocketAddr,
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Variable with the command line of a child process, one argument per line.
+const CHILD_ARGUMENTS: &str = "MAGE_TEST_CHILD_ARGUMENTS";
+
+const TASKS: usize = 60;
+
+/// Kuhn poker in which one environment in ten panics at its first step.
+struct PanickingKuhn(Arc<dyn EnvSpec>);
+struct PanickingEnv(Box<dyn Env>);
+
+fn panics(task: &Task) -> bool {
+    let hash = task.hash().to_string();
+    u64::from_str_radix(&hash[..8], 16).unwrap().is_multiple_of(10)
+}
+
+impl EnvSpec for PanickingKuhn {
+    fn id(&self) -> EnvId {
+        self.0.id()
+    }
+    fn info(&self) -> EnvInfo {
+        self.0.info()
+    }
+    fn build(&self, task: &Task) -> EnvResult<Box<dyn Env>> {
+        let env = self.0.build(task)?;
+        Ok(if panics(task) { Box::new(PanickingEnv(env)) } else { env })
+    }
+    fn check(&self, population: &Population) -> EnvResult<()> {
+        self.0.check(population)
+    }
+    fn default_population(&self) -> Population {
+        self.0.default_population()
+    }
+}
+
+impl Env for PanickingEnv {
+    fn reset(&mut self, episode: u32) -> Observation {
+        self.0.reset(episode)
+    }
+    fn parse(&self, text: &str) -> ParsedAction {
+        self.0.parse(text)
+    }
+    fn step(&mut self, _: &ParsedAction) -> Step {
+        panic!("injected panic")
+    }
+    fn legal(&self) -> Option<Vec<String>> {
+        self.0.legal()
+    }
+    fn anchor(&self) -> Anchor {
+        self.0.anchor()
+    }
+}
+
+/// Runs mage with panicking environments in a process of its own, if a test has set its arguments.
+#[test]
+fn child_process() {
+    let Some(arguments) = std::env::var_os(CHILD_ARGUMENTS) else { return };
+    let mut app = mage::App::builtin();
+    app.registry.register(PanickingKuhn(Arc::clone(Registry::builtin().get("kuhn").unwrap())));
+    mage::run(&app, arguments.to_str().unwrap().lines().map(OsString::from));
+}
+
+/// `mage eval` in a child process, with panicking environments.
+fn eval(at: SocketAddr, dir: &Path) -> Child {
+    let path = |name: &str| dir.join(name).display().to_string();
+    let arguments = format!(
+        "mage\neval\n--endpoint\nhttp://{at}\n--model\ntiny\n--quiet\n--tasks\n{TASKS}\n--seeds\n1\n--episodes\n2\n\
+         --max-in-flight\n8\n--deadline\n120\n--trajectories\n{}\n--summary\n{}",
+        path("trajectories.jsonl"),
+        path("summary.json")
+    );
+    let (_, test) = concat!(module_path!(), "::child_process").split_once("::").unwrap();
+    Command::new(std::env::current_exe().unwrap())
+        .args([test, "--exact", "--nocapture"])
+        .env(CHILD_ARGUMENTS, arguments)
+        .env_remove("MAGE_API_KEY")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// A model server in a runtime of its own, which can die with all connections.
+struct ServerProcess {
+    server: Server,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl ServerProcess {
+    fn start(at: &str) -> Self {
+        let runtime = mage_train::train::runtime(2).unwrap();
+        let script = |request: &str| {
+            if request.contains("<remark>") { "<remark>I bet.</remark>" } else { "<action>BET</action>" }.to_owned()
+        };
+        let server = runtime.block_on(Server::start_at(at.parse().unwrap(), Duration::from_millis(10), script));
+        ServerProcess { server, runtime }
+    }
+
+    /// Waits until it has received `requests` more requests.
+    fn wait_for(&self, requests: usize, child: &mut Child) {
+        let (target, deadline) = (self.server.seen.requests() + requests, Instant::now() + Duration::from_secs(60));
+        while self.server.seen.requests() < target {
+            if Instant::now() >= deadline {
+                child.kill().unwrap();
+                panic!("{} of {target} requests received", self.server.seen.requests());
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+fn finished(dir: &Path) -> Vec<Trajectory> {
+    let text = fs::read_to_string(dir.join("trajectories.jsonl")).unwrap();
+    let all = text.lines().filter_map(|l| Trajectory::from_json_line(l).ok());
+    all.filter(|t| t.error.is_none()).collect()
+}
+
+/// The summary of a completed evaluation with failures.
+fn summary(output: &Output, dir: &Path) -> Value {
+    assert!(stderr(output).contains("meta-episodes failed"), "{}", text(output));
+    serde_json::from_slice(&fs::read(dir.join("summary.json")).unwrap()).unwrap()
+}
+
+#[test]
+fn a_killed_evaluation_with_a_dead_server_and_panics_gives_the_undisturbed_result() {
+    let dir = tempfile::tempdir().unwrap();
+    let (calm, disturbed) = (dir.path().join("calm"), dir.path().join("disturbed"));
+    fs::create_dir(&calm).unwrap();
+    fs::create_dir(&disturbed).unwrap();
+    let machine = ServerProcess::start("127.0.0.1:0");
+    let address = machine.server.address;
+    let expected = summary(&eval(address, &calm).wait_with_output().unwrap(), &calm);
+
+    // Killed while it plays.
+    let mut first = eval(address, &disturbed);
+    machine.wait_for(60, &mut first);
+    first.kill().unwrap();
+    first.wait().unwrap();
+    let after_first: HashSet<_> = finished(&disturbed).into_iter().map(|t| t.key).collect();
+    // The server dies and returns; then the process is killed again.
+    let mut second = eval(address, &disturbed);
+    machine.wait_for(40, &mut second);
+    machine.runtime.shutdown_background();
+    std::thread::sleep(Duration::from_millis(300));
+    let machine = ServerProcess::start(&address.to_string());
+    machine.wait_for(20, &mut second);
+    second.kill().unwrap();
+    second.wait().unwrap();
+    let after_second: HashSet<_> = finished(&disturbed).into_iter().map(|t| t.key).collect();
+    assert!(after_second.is_superset(&after_first) && after_second.len() < TASKS);
+
+    let before = machine.server.seen.requests();
+    let result = summary(&eval(address, &disturbed).wait_with_output().unwrap(), &disturbed);
+    assert_eq!(result, expected);
+    let all = finished(&disturbed);
+    let keys: HashSet<_> = all.iter().map(|t| t.key.clone()).collect();
+    assert_eq!(keys.len(), all.len(), "no finished meta-episode is repeated");
+    let failed = TASKS - all.len();
+    assert!((1..TASKS / 4).contains(&failed), "{failed} of {TASKS} environments panicked");
+    let missing = all.iter().filter(|t| !after_second.contains(&t.key));
+    // A panicking environment receives one action.
+    let expected_requests = missing.map(|t| t.requests.len()).sum::<usize>() + failed;
+    assert_eq!(machine.server.seen.requests() - before, expected_requests, "only missing meta-episodes are played");
+    let failures = result["policies"][0]["failures"].as_object().unwrap();
+    assert_eq!(failures.len(), 1, "{failures:?}");
+    let (reason, count) = failures.iter().next().unwrap();
+    assert!(reason.contains("injected panic"), "{reason}");
+    assert_eq!(count.as_u64(), Some(failed as u64));
+}
