@@ -39,6 +39,8 @@ pub enum Error {
     Embeddings {
         /// The cause.
         problem: String,
+        /// Whether every other request would fail the same way.
+        rejected: bool,
     },
     /// An invalid configuration.
     #[error("{field}: {problem}")]

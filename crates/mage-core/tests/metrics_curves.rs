@@ -154,17 +154,20 @@ fn gap_fraction_and_regret_match_hand_computed_values() {
     assert_eq!(gap_fraction(0.5, 1.0, 0.9), None);
     let ceiling = Ceiling { memoryless: vec![0.0, 0.0, 0.0], adaptive: vec![0.0, 0.5, 1.0] };
     // Mean scores by episode: −1/3, 0, 2/3; the last result is unfinished and excluded from the total.
-    let results = [result("a", 0, "lww"), result("a", 0, "dlw"), result("a", 0, "ddd"), result("a", 0, "ld")];
+    let few = [result("a", 0, "lww"), result("a", 0, "dlw"), result("a", 0, "ddd"), result("a", 0, "ld")];
+    let uncertain = compare_to_ceiling(&numbered(&few), &ceiling);
+    assert!(uncertain.by_episode[2].gap_fraction.is_none(), "the interval is wider than the gap");
+    let results: Vec<MetaEpisodeResult> = (0..25).flat_map(|_| few.clone()).collect();
     let comparison = compare_to_ceiling(&numbered(&results), &ceiling);
     assert!(comparison.by_episode[0].gap_fraction.is_none());
     assert_eq!(comparison.by_episode[1].gap_fraction.unwrap().mean, Some(0.0));
     let last = &comparison.by_episode[2];
     assert!((last.gap_fraction.unwrap().mean.unwrap() - 2.0 / 3.0).abs() < 1e-12);
     assert!((last.regret.mean.unwrap() - 1.0 / 3.0).abs() < 1e-12);
-    assert_eq!((last.regret.count, comparison.by_episode[1].regret.count), (3, 4));
+    assert_eq!((last.regret.count, comparison.by_episode[1].regret.count), (75, 100));
     // (1.5 − 1), (1.5 − 0), (1.5 − 0), each over three episodes.
     assert!((comparison.total_regret.mean.unwrap() - 3.5 / 3.0).abs() < 1e-12);
-    assert_eq!(comparison.total_regret.count, 3);
+    assert_eq!(comparison.total_regret.count, 75);
     // Regret decreases in the score, so its interval is reversed.
     let (regret, share) = (last.regret.interval.unwrap(), last.gap_fraction.unwrap().interval.unwrap());
     assert!(regret.low <= regret.high);

@@ -44,6 +44,16 @@ pub enum Error {
         /// What to try.
         hint: String,
     },
+    /// A server that refuses the request and would refuse every other: wrong key, address or model.
+    #[error("{engine} failed: {reason}")]
+    Rejected {
+        /// Address of the server.
+        engine: String,
+        /// HTTP status.
+        status: u16,
+        /// Status and the server's text.
+        reason: String,
+    },
     /// A failure of the engine: lost device, broken connection, full disk.
     #[error("{engine} failed: {reason}")]
     Engine {

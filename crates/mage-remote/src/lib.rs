@@ -24,7 +24,8 @@ pub use http::{
     log::StatusLog,
 };
 pub use openai::{
-    Endpoint, OpenAiClient, RemoteChat, RemoteEmbeddings, RequestLimits, TokenPrices, UsageTotals, UsageTracker,
+    Endpoint, OpenAiClient, OutstandingProblem, RemoteChat, RemoteEmbeddings, RequestLimits, TokenPrices, UsageTotals,
+    UsageTracker,
 };
 pub use tinker::{TinkerSampler, TinkerServer, TinkerSettings, TinkerTrainer};
 pub use vllm::{ServedModel, VllmPool, VllmPoolSettings};

@@ -73,6 +73,15 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
+    /// Whether a server refused a request and would refuse every other: wrong key, address or model.
+    pub fn is_rejection(&self) -> bool {
+        matches!(
+            self,
+            Error::Engine(mage_engine::Error::Rejected { .. })
+                | Error::Core(mage_core::Error::Embeddings { rejected: true, .. })
+        )
+    }
+
     /// Converts an I/O error of a file.
     pub fn io(path: &std::path::Path) -> impl FnOnce(std::io::Error) -> Error {
         let path = path.to_owned();

@@ -120,9 +120,9 @@ impl Output {
         bar.with_message(label)
     }
 
-    /// A progress bar with a caller-defined prefix, and a message on a second line.
-    pub(crate) fn progress_with_message(&self, total: u64) -> ProgressBar {
-        self.bar(total, "training [{bar:30}] {human_pos}/{human_len} {prefix}\n{wide_msg}")
+    /// A progress bar with a caller-defined suffix (the prefix of the bar), and a message on a second line.
+    pub(crate) fn progress_with_message(&self, total: u64, label: &str) -> ProgressBar {
+        self.bar(total, &format!("{label} [{{bar:20}}] {{human_pos}}/{{human_len}} {{prefix}}\n{{wide_msg}}"))
     }
 
     fn bar(&self, total: u64, template: &str) -> ProgressBar {

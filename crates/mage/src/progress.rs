@@ -62,7 +62,7 @@ impl TrainingProgress {
         }
         self.bar.get_or_insert_with(|| {
             let bar = match label {
-                TRAINING => self.out.progress_with_message(total),
+                TRAINING => self.out.progress_with_message(total, TRAINING),
                 _ => self.out.progress(total, label),
             };
             bar.set_position(position);
@@ -172,7 +172,7 @@ fn update_text(
 }
 
 /// A rate with at most four digits.
-fn rounded(rate: f64) -> String {
+pub(crate) fn rounded(rate: f64) -> String {
     match rate {
         r if r >= 1e4 => format!("{:.0}k ", r / 1e3),
         r if r >= 1e3 => format!("{:.1}k ", r / 1e3),

@@ -27,7 +27,8 @@ fn invalid_arguments_exit_with_2_and_a_hint() {
         (&["eval", "--method", "react"], "--endpoint URL and --model NAME"),
         (&["eval", "nash", "--temperature", "-1"], "temperature"),
         (&["eval", "nash", "--plot", "curve.pdf"], ".svg or .png"),
-        (&["eval", "tictactoe", "--env", "kuhn", "random"], "cannot be used with"),
+        (&["eval", "tictactoe", "--env", "kuhn", "random"], "unknown policy `tictactoe`: it is an environment"),
+        (&["eval", "sokoban", "random"], "use --env sokoban"),
         (&["eval", "random", "--episodes", "0"], "0 is not in 1..=1000"),
         (&["env", "show", "go"], "unknown environment `go`"),
         (&["env", "conform", "kuhn", "--golden", "x"], "kuhn"),
@@ -185,7 +186,7 @@ fn early_stop_has_an_upper_bound_for_pass_at_k_only() {
 fn the_plot_has_all_policies_and_the_gap_closed_has_an_interval() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("both.svg");
-    let args = ["eval", "bayes", "nash", "--tasks", "60", "--plot", path.to_str().unwrap()];
+    let args = ["eval", "bayes", "nash", "--tasks", "600", "--plot", path.to_str().unwrap()];
     let output = mage(&args);
     assert!(output.status.success(), "{}", stderr(&output));
     let plot = std::fs::read_to_string(&path).unwrap();
@@ -194,7 +195,7 @@ fn the_plot_has_all_policies_and_the_gap_closed_has_an_interval() {
     let shown = stdout(&output);
     let row = shown.lines().skip_while(|l| !l.contains("gap closed")).nth(3).unwrap();
     assert!(row.trim_end().ends_with(']') && row.contains(" % ["), "{row}");
-    assert!(shown.contains("60 tasks with 3 seeds each") && shown.contains("counts once"), "{shown}");
+    assert!(shown.contains("600 tasks with 3 seeds each") && shown.contains("counts once"), "{shown}");
 }
 
 #[test]
@@ -359,11 +360,27 @@ fn oracles_hint_at_splits_with_other_opponents() {
 }
 
 #[test]
-fn the_environment_can_be_a_positional_argument() {
-    let eval = ["perfect", "--tasks", "5", "--opponent", "random", "--json"];
-    let named = mage(&[&["eval", "tictactoe"], &eval[..]].concat());
-    assert!(named.status.success(), "{}", stderr(&named));
-    assert_eq!(stdout(&named), stdout(&mage(&[&["eval", "--env", "tictactoe"], &eval[..]].concat())));
+fn an_evaluation_of_several_policies_starts_with_one_row_per_policy() {
+    let args = ["eval", "--env", "tictactoe", "perfect", "random", "--tasks", "5", "--opponent", "random"];
+    let output = mage(&args);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = stdout(&output);
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].starts_with("policy") && lines[0].contains("gain") && lines[0].contains("Pass@3"), "{text}");
+    assert!(lines[1].starts_with("perfect") && lines[2].starts_with("random"), "{text}");
+    assert!(lines[..3].iter().all(|line| line.chars().count() <= 80), "{text}");
+}
+
+#[cfg(unix)]
+#[test]
+fn results_are_printed_even_if_the_plot_cannot_be_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let plot = dir.path().join("full.svg");
+    std::os::unix::fs::symlink("/dev/full", &plot).unwrap();
+    let output = mage(&["eval", "random", "--tasks", "5", "--plot", plot.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("full.svg: No space left"), "{}", stderr(&output));
+    assert!(stdout(&output).contains("random on kuhn"), "{}", stdout(&output));
 }
 
 #[test]

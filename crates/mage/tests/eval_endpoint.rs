@@ -241,6 +241,57 @@ fn a_missing_embedding_endpoint_is_an_error() {
     assert!(stderr(&output).contains("404"), "{}", text(&output));
 }
 
+#[test]
+fn an_endpoint_that_refuses_the_first_request_ends_the_evaluation() {
+    let machine = ServerProcess::start(None);
+    let mut command = command();
+    let url = format!("http://{}/v9", machine.server.address);
+    let output = command.args(["eval", "--endpoint", &url, "--model", "tiny", "--tasks", "500"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    let error = stderr(&output);
+    assert!(error.contains("check --endpoint, --model and the API key") && error.contains("404 Not Found"), "{error}");
+    assert!(output.stdout.is_empty(), "no tables without results: {}", text(&output));
+}
+
+#[test]
+fn failures_are_counted_by_reason_on_screen_and_in_json() {
+    let machine = ServerProcess::slow(None, Duration::from_secs(3600));
+    let args = ["--tasks", "3", "--seeds", "1", "--episodes", "1", "--timeout", "0.2", "--deadline", "0.3"];
+    let output = run(machine.server.address, &args);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    assert!(
+        stderr(&output).contains("3 meta-episodes failed: ") && stderr(&output).contains("no response within 0.2 s")
+    );
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let failures = report["failures"].as_object().unwrap();
+    assert!(failures.keys().all(|reason| reason.contains("no response within 0.2 s")), "{failures:?}");
+    assert_eq!(failures.values().map(|n| n.as_u64().unwrap()).sum::<u64>(), 3);
+    let url = format!("http://{}", machine.server.address);
+    let output = command().args(["eval", "--endpoint", &url, "--model", "tiny"]).args(args).output().unwrap();
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(shown.contains("3 meta-episodes failed:") && shown.contains("no response within 0.2 s"), "{shown}");
+    assert!(!shown.contains("Pass@k"), "no tables without results: {shown}");
+}
+
+#[test]
+fn an_unreachable_endpoint_is_reported_while_requests_are_retried() {
+    // A port that was free a moment ago.
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let url = format!("http://{address}");
+    let mut child = command()
+        .args(["eval", "--endpoint", &url, "--model", "tiny", "--tasks", "3", "--deadline", "60"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap()));
+    let line = lines.find_map(|line| line.ok().filter(|l| l.contains("waiting for"))).unwrap_or_default();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(line.contains(&format!("waiting for {url}")) && line.contains("Connection refused"), "{line}");
+    assert!(line.contains("retrying, gives up in"), "{line}");
+}
+
 const GRID: &str = r#"
     description = "a test"
     policy = "tiny policy"
@@ -439,14 +490,14 @@ fn invalid_options_are_rejected_before_any_request() {
     assert_eq!(output.status.code(), Some(2));
     assert!(!text(&output).contains("pw@"), "{}", text(&output));
     assert_eq!(machine.server.seen.requests(), 0);
-    // After several consecutive failures the evaluation stops.
-    let nowhere = format!("http://{}/v9", machine.server.address);
-    let args = ["eval", "--endpoint", &nowhere, "--model", "m", "--max-in-flight", "4", "--quiet"];
-    let output = command().args(args).output().unwrap();
+}
+
+#[test]
+fn an_evaluation_stops_after_several_consecutive_failures() {
+    let machine = ServerProcess::slow(None, Duration::from_secs(3600));
+    let args = ["--tasks", "100", "--max-in-flight", "4", "--timeout", "0.05", "--deadline", "0.1", "--quiet"];
+    let output = run(machine.server.address, &args);
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
-    assert!(
-        stderr(&output).contains("8 consecutive tasks failed") && stderr(&output).contains("404"),
-        "{}",
-        text(&output)
-    );
+    let error = stderr(&output);
+    assert!(error.contains("8 consecutive tasks failed") && error.contains("no response within"), "{error}");
 }

@@ -98,6 +98,8 @@ fn eval(at: SocketAddr, dir: &Path) -> Child {
         .args([test, "--exact", "--nocapture"])
         .env(CHILD_ARGUMENTS, arguments)
         .env_remove("MAGE_API_KEY")
+        // Backtraces would fill the pipe, which nobody reads before the process ends.
+        .env("RUST_BACKTRACE", "0")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

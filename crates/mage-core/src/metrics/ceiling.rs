@@ -33,7 +33,7 @@ pub struct EpisodeGap {
     /// The episode, from 1.
     pub k: u32,
     /// Position of the mean score between memoryless (0) and Bayes-adaptive (1). Absent if both are equal, as in the
-    /// first episode. Noise can move it below 0 or above 1.
+    /// first episode, or closer than the half width of the score's interval. Noise can move it below 0 or above 1.
     pub gap_fraction: Option<MeanEstimate>,
     /// Bayes-adaptive score minus mean score.
     pub regret: MeanEstimate,
@@ -66,6 +66,8 @@ pub fn compare_to_ceiling(results: &[(usize, MetaEpisodeResult)], ceiling: &Ceil
             let score = MeanEstimate::by_task(scores);
             // The fraction is linear in the score, and so is its interval.
             let fraction = gap_fraction(low, low, high).map(|_| score.map(|x| (x - low) / (high - low)));
+            // A gap that is smaller than the uncertainty of the score says nothing.
+            let fraction = fraction.filter(|f| f.interval.is_none_or(|i| i.high - i.low < 2.0));
             EpisodeGap { k: i as u32 + 1, gap_fraction: fraction, regret: score.map(|x| high - x) }
         })
         .collect();

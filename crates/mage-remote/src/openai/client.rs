@@ -4,7 +4,7 @@
 //! responses that are not JSON. Any other rejection fails at once.
 
 use crate::{
-    Endpoint, UsageTracker,
+    Endpoint, OutstandingProblem, UsageTracker,
     http::retry::{backoff, parse_retry_after},
     http::tls::permanent_failure,
 };
@@ -40,6 +40,8 @@ enum AttemptError {
     Transient { problem: String, retry_after: Option<Duration> },
     /// Permanent.
     Permanent(String),
+    /// Permanent, and any other request would have the same outcome.
+    Rejected { status: StatusCode, problem: String },
 }
 
 impl OpenAiClient {
@@ -93,7 +95,7 @@ impl OpenAiClient {
         let permit = self.permits.acquire().await;
         let deadline = Instant::now() + self.endpoint.limits.deadline;
         let mut failures = 0;
-        let problem = loop {
+        let (problem, status) = loop {
             let attempt = deadline.min(Instant::now() + self.endpoint.limits.attempt_timeout);
             let outcome = timeout_at(attempt, self.attempt(path, &body)).await;
             let timed_out = || AttemptError::Transient {
@@ -113,21 +115,26 @@ impl OpenAiClient {
                     self.usage.count_success(usage);
                     return Ok(value);
                 }
-                Err(AttemptError::Permanent(problem)) => break problem,
+                Err(AttemptError::Permanent(problem)) => break (problem, None),
+                Err(AttemptError::Rejected { status, problem }) => break (problem, Some(status.as_u16())),
                 Err(AttemptError::Transient { problem, retry_after }) => (problem, retry_after),
             };
             let retry_at = Instant::now() + backoff(failures, retry_after, seed);
             failures += 1;
             if retry_at >= deadline {
                 let limit = self.endpoint.limits.deadline.as_secs_f64();
-                break format!("{problem} (gave up after {failures} attempts; the deadline is {limit:.1} s)");
+                break (format!("{problem} (gave up after {failures} attempts; the deadline is {limit:.1} s)"), None);
             }
+            self.usage.count_retry(OutstandingProblem { problem: self.redact(&problem), give_up_at: deadline.into() });
             sleep_until(retry_at).await;
-            self.usage.count_retry();
         };
         drop(permit);
         self.usage.count_failure();
-        Err(Error::Engine { engine: self.endpoint.address().to_owned(), reason: self.redact(&problem) })
+        let (engine, reason) = (self.endpoint.address().to_owned(), self.redact(&problem));
+        Err(match status {
+            Some(status) => Error::Rejected { engine, status, reason },
+            None => Error::Engine { engine, reason },
+        })
     }
 
     /// Sends a request once.
@@ -166,6 +173,9 @@ impl OpenAiClient {
             s if s.is_redirection() => Err(AttemptError::Permanent(format!(
                 "{status}: the server redirects; use the address that it redirects to"
             ))),
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND => {
+                Err(AttemptError::Rejected { status, problem })
+            }
             _ => Err(AttemptError::Permanent(problem)),
         }
     }

@@ -10,6 +10,6 @@ pub use chat::RemoteChat;
 pub use client::OpenAiClient;
 pub use embeddings::RemoteEmbeddings;
 pub use endpoint::{Endpoint, RequestLimits};
-pub use usage::{TokenPrices, UsageTotals, UsageTracker};
+pub use usage::{OutstandingProblem, TokenPrices, UsageTotals, UsageTracker};
 
 pub(crate) use client::error_chain;

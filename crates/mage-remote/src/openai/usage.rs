@@ -2,7 +2,13 @@
 
 use mage_engine::{ChatUsage, Error, Result};
 use serde::{Deserialize, Serialize};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::{
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Instant,
+};
 
 /// Prices per million tokens, in any currency.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -38,6 +44,16 @@ pub struct UsageTracker {
     retries: AtomicU64,
     prompt_tokens: AtomicU64,
     completion_tokens: AtomicU64,
+    outstanding: Mutex<Option<OutstandingProblem>>,
+}
+
+/// The last failed attempt of a client whose requests are being retried.
+#[derive(Clone, Debug)]
+pub struct OutstandingProblem {
+    /// Why the attempt failed.
+    pub problem: String,
+    /// When its request is given up.
+    pub give_up_at: Instant,
 }
 
 /// Snapshot of a [`UsageTracker`].
@@ -67,16 +83,28 @@ impl UsageTracker {
         }
     }
 
-    pub(crate) fn count_retry(&self) {
+    /// The last failed attempt, if no request has succeeded or been given up since.
+    pub fn outstanding(&self) -> Option<OutstandingProblem> {
+        self.outstanding.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_outstanding(&self, problem: Option<OutstandingProblem>) {
+        *self.outstanding.lock().unwrap_or_else(PoisonError::into_inner) = problem;
+    }
+
+    pub(crate) fn count_retry(&self, problem: OutstandingProblem) {
         self.retries.fetch_add(1, Relaxed);
+        self.set_outstanding(Some(problem));
     }
 
     pub(crate) fn count_failure(&self) {
         self.failed.fetch_add(1, Relaxed);
+        self.set_outstanding(None);
     }
 
     pub(crate) fn count_success(&self, usage: ChatUsage) {
         self.succeeded.fetch_add(1, Relaxed);
+        self.set_outstanding(None);
         self.prompt_tokens.fetch_add(usage.prompt_tokens, Relaxed);
         self.completion_tokens.fetch_add(usage.completion_tokens, Relaxed);
     }

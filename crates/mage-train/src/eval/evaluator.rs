@@ -62,6 +62,15 @@ pub fn agent_seed(seed: Seed, index: usize) -> Seed {
 /// A finished task: index, trajectory, and the error of the policy, if it failed.
 type FinishedTask = (usize, Trajectory, Option<Error>);
 
+/// Failures of the policy during one call.
+#[derive(Default)]
+struct FailureCount {
+    /// Whether a task has finished without a failure.
+    any_finished: bool,
+    /// Failures since the last such task.
+    consecutive: usize,
+}
+
 impl Evaluator {
     /// Plays the task set and passes each trajectory, with the index of its task, to `on_trajectory`.
     pub fn run(self: &Arc<Self>, runtime: &Handle, mut on_trajectory: impl FnMut(usize, Trajectory)) -> Result<()> {
@@ -136,14 +145,13 @@ impl Evaluator {
         });
         let in_order = matches!(self.policy.kind, PolicyKind::Random | PolicyKind::Scripted(_));
         let (mut order, mut waiting) = (tasks.iter().peekable(), BTreeMap::new());
-        let (mut consecutive_failures, mut stored) = (0, 0);
+        let (mut failures, mut stored) = (FailureCount::default(), 0);
         let on_finished = |finished: Vec<Result<FinishedTask>>| {
             let mut outcome = Ok(ControlFlow::Continue(()));
             let mut ready = Vec::new();
             for task in finished {
                 let (index, trajectory, policy_error) = task?;
-                if let Err(e) = self.check_failures(&trajectory, policy_error, max_in_flight, &mut consecutive_failures)
-                {
+                if let Err(e) = self.check_failures(&trajectory, policy_error, max_in_flight, &mut failures) {
                     outcome = outcome.and(Err(e));
                 }
                 match in_order {
@@ -178,10 +186,10 @@ impl Evaluator {
         trajectory: &Trajectory,
         policy_error: Option<Error>,
         max_in_flight: usize,
-        consecutive_failures: &mut usize,
+        failures: &mut FailureCount,
     ) -> Result<()> {
         let Some(problem) = &trajectory.error else {
-            *consecutive_failures = 0;
+            *failures = FailureCount { any_finished: true, consecutive: 0 };
             return Ok(());
         };
         if self.shares_memory() {
@@ -189,12 +197,13 @@ impl Evaluator {
             return Err(Error::Stopped(text));
         }
         let Some(error) = policy_error else { return Ok(()) };
-        if self.policy_must_not_fail {
+        // If the first requests of all are refused, so are all others.
+        if self.policy_must_not_fail || (error.is_rejection() && !failures.any_finished) {
             return Err(error);
         }
-        *consecutive_failures += 1;
-        if *consecutive_failures >= max_in_flight.max(MAX_CONSECUTIVE_FAILURES) {
-            let text = format!("{consecutive_failures} consecutive tasks failed, the last with: {problem}");
+        failures.consecutive += 1;
+        if failures.consecutive >= max_in_flight.max(MAX_CONSECUTIVE_FAILURES) {
+            let text = format!("{} consecutive tasks failed, the last with: {problem}", failures.consecutive);
             return Err(Error::Stopped(text));
         }
         Ok(())

@@ -13,7 +13,10 @@ impl Embeddings for EndpointEmbeddings {
 
     fn similarity(&self, query: &str, documents: &[&str]) -> Result<Vec<f32>> {
         let all: Vec<&str> = std::iter::once(query).chain(documents.iter().copied()).collect();
-        let vectors = self.0.embed(&all).map_err(|e| Error::Embeddings { problem: e.to_string() })?;
+        let vectors = self.0.embed(&all).map_err(|e| Error::Embeddings {
+            rejected: matches!(e, mage_engine::Error::Rejected { .. }),
+            problem: e.to_string(),
+        })?;
         Ok(vectors[1..].iter().map(|d| cosine(&vectors[0], d)).collect())
     }
 }

@@ -1,11 +1,11 @@
 //! Policies: responses to the requests of a meta-episode.
 //!
-//! Everything that answers a request implements [`Policy`]: a model ([`ModelPolicy`]), a model behind an endpoint
-//! ([`ChatPolicy`]), a scripted agent ([`ScriptedPolicy`]) or a person. [`run_meta_episode`](crate::run_meta_episode)
-//! asks.
+//! [`run_meta_episode`](crate::run_meta_episode) passes each request to a [`Policy`]: a model ([`ModelPolicy`]), a model
+//! behind an endpoint ([`ChatPolicy`]), a scripted agent ([`ScriptedPolicy`]) or a person.
 
 mod chat;
 pub mod codec;
+mod counter;
 mod embeddings;
 mod host;
 mod model;
@@ -13,6 +13,7 @@ mod named;
 mod scripted;
 
 pub use chat::ChatPolicy;
+pub use counter::CompletionCounter;
 pub use embeddings::EndpointEmbeddings;
 pub use host::PolicyHost;
 pub use model::ModelPolicy;

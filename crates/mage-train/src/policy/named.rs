@@ -1,6 +1,8 @@
 //! Policies by name: scripted agents, models in folders, policies of runs, endpoints.
 
-use super::{ChatPolicy, ModelPolicy, Policy, ScriptedPolicy, codec::PromptCodec};
+use super::{
+    ChatPolicy, CompletionCounter, ModelPolicy, Policy, ScriptedPolicy, codec::PromptCodec, counter::CountedPolicy,
+};
 use crate::{
     Error, Hub, Result,
     engines::{self, SamplerOptions},
@@ -33,6 +35,8 @@ pub struct NamedPolicy {
     pub max_in_flight: usize,
     /// What responds.
     pub kind: PolicyKind,
+    /// Completions of models so far; clones share it.
+    pub counter: Arc<CompletionCounter>,
 }
 
 /// What responds to the requests of a [`NamedPolicy`].
@@ -75,7 +79,14 @@ impl NamedPolicy {
                 (format!("{name}@{}", &hash[..12]), PolicyKind::Scripted(factory))
             }
         };
-        Ok(NamedPolicy { name: name.to_owned(), id, decoding: None, max_in_flight: LOCAL_CONCURRENCY, kind })
+        Ok(NamedPolicy {
+            name: name.to_owned(),
+            id,
+            decoding: None,
+            max_in_flight: LOCAL_CONCURRENCY,
+            kind,
+            counter: Arc::default(),
+        })
     }
 
     /// A chat model. `id` should identify the weights; `name` is the display name.
@@ -87,7 +98,8 @@ impl NamedPolicy {
         max_in_flight: usize,
     ) -> Self {
         let kind = PolicyKind::Chat(ChatPolicy { model, decoding: decoding.clone(), label: id.to_owned() });
-        NamedPolicy { name: name.to_owned(), id: id.to_owned(), decoding: Some(decoding), max_in_flight, kind }
+        let (name, id, decoding) = (name.to_owned(), id.to_owned(), Some(decoding));
+        NamedPolicy { name, id, decoding, max_in_flight, kind, counter: Arc::default() }
     }
 
     /// A model in a folder or on the Hub, with full prompts. It thinks unless `thinking` says otherwise or its
@@ -137,20 +149,25 @@ impl NamedPolicy {
             decoding: Some(decoding),
             max_in_flight: LOCAL_CONCURRENCY,
             kind: PolicyKind::Model(policy),
+            counter: Arc::default(),
         })
     }
 
     /// The policy in one meta-episode. `seed` determines its own randomness; models draw from the seeds of requests.
     pub fn start(&self, config: &Arc<EpisodeConfig>, task: &Task, seed: Seed) -> Result<Box<dyn Policy>> {
         Ok(match &self.kind {
-            PolicyKind::Model(policy) => Box::new(policy.clone()),
-            PolicyKind::Chat(policy) => Box::new(policy.clone()),
+            PolicyKind::Model(policy) => Box::new(self.counted(policy)),
+            PolicyKind::Chat(policy) => Box::new(self.counted(policy)),
             PolicyKind::Random => Box::new(ScriptedPolicy::random(Arc::clone(config), seed)),
             PolicyKind::Scripted(factory) => {
                 let agent = factory.make(task, seed.child("scripted_agent"));
                 Box::new(ScriptedPolicy::agent(Arc::clone(config), agent)?)
             }
         })
+    }
+
+    fn counted<P: Clone>(&self, policy: &P) -> CountedPolicy<P> {
+        CountedPolicy { inner: policy.clone(), counter: Arc::clone(&self.counter) }
     }
 
     /// Identifier of a prompt method with the decoding parameters of this policy.

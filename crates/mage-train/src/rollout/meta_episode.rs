@@ -27,7 +27,7 @@ impl Observer for () {}
 pub struct Played {
     /// The trajectory.
     pub trajectory: Trajectory,
-    /// The error of the policy, if it caused the failure. Otherwise the environment failed.
+    /// The error of the policy or of its memory, if it caused the failure. Otherwise the environment failed.
     pub policy_error: Option<Error>,
 }
 
@@ -44,7 +44,7 @@ pub async fn run_meta_episode(mut meta: MetaEpisode, policy: &mut dyn Policy, ob
         let request = match catch_panic(|| Ok(meta.advance()?)) {
             Ok(Next::Done(trajectory)) => return Played { trajectory: *trajectory, policy_error: None },
             Ok(Next::Request(request)) => request,
-            Err(e) => return Played { trajectory: meta.fail(e.to_string()), policy_error: None },
+            Err(e) => return failed(meta, e),
         };
         observer.request(&meta, &request);
         let response = catch_panic(|| Ok(policy.respond(&request, &meta)));
@@ -62,10 +62,17 @@ pub async fn run_meta_episode(mut meta: MetaEpisode, policy: &mut dyn Policy, ob
             Err(e) => return Played { trajectory: meta.fail(e.to_string()), policy_error: Some(e) },
         };
         if let Err(e) = catch_panic(|| Ok(meta.submit(request.id, Ok(completion))?)) {
-            return Played { trajectory: meta.fail(e.to_string()), policy_error: None };
+            return failed(meta, e);
         }
         observer.submitted(&meta, &request);
     }
+}
+
+/// Ends a meta-episode after an error of the environment or of the memory, which belongs to the policy.
+fn failed(mut meta: MetaEpisode, error: Error) -> Played {
+    let trajectory = meta.fail(error.to_string());
+    let is_memory_error = matches!(error, Error::Core(mage_core::Error::Embeddings { .. }));
+    Played { trajectory, policy_error: is_memory_error.then_some(error) }
 }
 
 /// Builds and plays meta-episodes of one environment with one episode configuration.
@@ -165,6 +172,6 @@ impl MetaEpisodeBuilder {
 fn catch_panic<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     std::panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-        Err(Error::Stopped(format!("the environment panicked: {}", text.unwrap_or("no message"))))
+        Err(Error::Stopped(format!("the environment or the scripted agent panicked: {}", text.unwrap_or("no message"))))
     })
 }

@@ -281,6 +281,7 @@ impl Training {
                 decoding: None,
                 max_in_flight: tasks,
                 kind: PolicyKind::Model(self.context.policy(recipe.eval_sampling(), label)),
+                counter: Arc::default(),
             },
             task_set: env.eval_task_set(recipe, tasks)?,
             seed: eval_seed(recipe.seed),

@@ -4,6 +4,7 @@ mod ceilings;
 mod comparison;
 mod policies;
 mod preset;
+mod progress;
 mod report;
 mod request_stats;
 mod setup;
@@ -21,6 +22,7 @@ use mage_train::{
     train::runtime,
 };
 use policies::{EvalPolicy, policies, prices};
+use progress::EvalProgress;
 use report::PolicyReport;
 use request_stats::RequestStats;
 use serde::Serialize;
@@ -124,11 +126,25 @@ pub(crate) fn run_until(
             PolicyComparison::new(first, second, setup.episodes, setup.seeds)
         })
         .collect();
-    if let (Some(path), Some(format)) = (&args.plot, plot_format) {
-        let bytes = format.encode(report::plot(&reports, args.early_stop))?;
-        fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
-        out.hint(format!("plot: {}", path.display()));
+    if !out.json && reports.len() > 1 {
+        out.line(report::summary_table(&reports) + "\n")?;
     }
+    for (i, report) in reports.iter().enumerate() {
+        if out.json {
+            out.object(report)?;
+        } else {
+            report.print(out, i > 0)?;
+        }
+    }
+    if !out.json
+        && let Some(text) = report::budget_differences(&reports)
+    {
+        out.line(format!("\n{text}"))?;
+    }
+    for comparison in &comparisons {
+        if out.json { out.object(comparison)? } else { comparison.print(out)? }
+    }
+    // Files are written after the results are printed, so that a full disk does not lose them.
     if let Some(path) = &args.summary {
         let unit = setup.env.env_spec.info().unit;
         let summary = EvalSummary {
@@ -152,25 +168,28 @@ pub(crate) fn run_until(
         fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
         out.hint(format!("summary: {}", path.display()));
     }
-    for report in &reports {
-        if out.json { out.object(report)? } else { report.print(out)? }
+    if let (Some(path), Some(format)) = (&args.plot, plot_format) {
+        let bytes = format.encode(report::plot(&reports, args.early_stop))?;
+        fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
+        out.hint(format!("plot: {}", path.display()));
     }
-    if !out.json
-        && let Some(text) = report::budget_differences(&reports)
-    {
-        out.line(format!("\n{text}"))?;
+    failure_error(&results, args.trajectories.is_some()).map_or(Ok(()), Err)
+}
+
+/// The error of an evaluation with failed meta-episodes: their number, the most frequent reason, and how to retry them.
+fn failure_error(results: &[PolicyResults], stored: bool) -> Option<anyhow::Error> {
+    let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
+    for (reason, count) in results.iter().flat_map(|r| &r.failures) {
+        *reasons.entry(reason).or_default() += count;
     }
-    for comparison in &comparisons {
-        if out.json { out.object(comparison)? } else { comparison.print(out)? }
-    }
-    let failed: u64 = results.iter().map(PolicyResults::errors).sum();
-    match (failed, &args.trajectories) {
-        (0, _) => Ok(()),
-        (n, Some(_)) => Err(anyhow!("{n} meta-episodes failed; run the command again to retry them")),
-        (n, None) => {
-            Err(anyhow!("{n} meta-episodes failed; with --trajectories FILE, the same command retries only these"))
-        }
-    }
+    let failed: u64 = reasons.values().sum();
+    let (reason, count) = reasons.iter().max_by_key(|(_, count)| **count)?;
+    let reason = if *count == failed { (*reason).to_owned() } else { format!("{count} of them: {reason}") };
+    let retry = match stored {
+        true => "once the cause is removed, run the command again to retry them",
+        false => "with --trajectories FILE, the same command retries only these",
+    };
+    Some(anyhow!("{failed} meta-episodes failed: {reason}; {retry}"))
 }
 
 /// There is no default policy, and a prompt method needs a model.
@@ -259,7 +278,9 @@ fn evaluate(
 ) -> anyhow::Result<PolicyResults> {
     let mut all = PolicyResults::default();
     let tasks = policy.evaluators.first().map_or(0, |e| e.task_set.tasks().len());
-    let bar = out.progress((tasks * policy.evaluators.len()) as u64, "evaluating");
+    let total = (tasks * policy.evaluators.len()) as u64;
+    let counter = &policy.evaluators[0].policy.counter;
+    let progress = EvalProgress::start(*out, &policy.name, total, counter, &policy.clients, runtime);
     let mut store = trajectories.map(TrajectoryStore::open).transpose()?;
     if let Some(store) = store.as_ref().filter(|s| s.repaired_bytes() > 0) {
         out.warn(format!("{}: removed an incomplete line at the end", store.path().display()));
@@ -268,32 +289,33 @@ fn evaluate(
         // The last failure of each unfinished task.
         let mut failed: HashMap<usize, String> = HashMap::new();
         let mut finished = vec![false; tasks];
-        let mut add = |task: usize, trajectory: &Trajectory| {
+        let mut add = |task: usize, trajectory: &Trajectory, resumed: bool| {
             if let Some(problem) = &trajectory.error {
+                progress.failed();
                 failed.insert(task, problem.clone());
             } else if !std::mem::replace(&mut finished[task], true) {
                 // A task counts once.
                 failed.remove(&task);
-                bar.inc(1);
+                progress.finished(resumed);
                 all.requests.add(trajectory);
                 all.finished.extend(trajectory.result().map(|result| FinishedTask { task, seed, result }));
             }
         };
         let outcome = match &mut store {
-            None => evaluator.run(runtime, |task, trajectory| add(task, &trajectory)),
+            None => evaluator.run(runtime, |task, trajectory| add(task, &trajectory, false)),
             Some(store) => {
                 let tasks: HashMap<_, usize> = (0..tasks).map(|i| (evaluator.key(i), i)).collect();
                 for trajectory in read_trajectories(store.path())? {
                     let trajectory = trajectory?;
                     if let Some(task) = tasks.get(&trajectory.key).filter(|_| trajectory.error.is_none()) {
-                        add(*task, &trajectory);
+                        add(*task, &trajectory, true);
                     }
                 }
-                evaluator.run_into(runtime, store, |task, trajectory| add(task, &trajectory))
+                evaluator.run_into(runtime, store, |task, trajectory| add(task, &trajectory, false))
             }
         };
         if let Err(e) = outcome {
-            bar.finish_and_clear();
+            drop(progress);
             let resume = trajectories.map_or_else(
                 || "no results were stored; use --trajectories FILE to be able to resume".to_owned(),
                 |path| format!("finished meta-episodes are in {}; run the command again to resume", path.display()),
@@ -302,12 +324,15 @@ fn evaluate(
                 out.hint(resume);
                 return Err(Interrupted.into());
             }
+            if e.is_rejection() {
+                return Err(anyhow::Error::new(e)
+                    .context("the endpoint refuses requests; check --endpoint, --model and the API key"));
+            }
             return Err(anyhow::Error::new(e).context(resume));
         }
         for problem in failed.into_values() {
             *all.failures.entry(problem).or_default() += 1;
         }
     }
-    bar.finish_and_clear();
     Ok(all)
 }

@@ -30,6 +30,8 @@ pub(super) struct EvalPolicy {
     pub(super) embeddings: Option<String>,
     /// One evaluator per seed.
     pub(super) evaluators: Vec<Arc<Evaluator>>,
+    /// Clients of its endpoints.
+    pub(super) clients: Vec<OpenAiClient>,
 }
 
 /// A policy without a prompt method.
@@ -38,6 +40,15 @@ struct PolicySource {
     config: EpisodeConfig,
     /// Whether it was trained with a memory.
     trained: bool,
+    /// Client of its endpoint, if it has one.
+    client: Option<OpenAiClient>,
+}
+
+/// Text similarity of the methods that retrieve from memory.
+struct EmbeddingSource {
+    embeddings: Arc<dyn Embeddings>,
+    /// Client of its endpoint, if it has one.
+    client: Option<OpenAiClient>,
 }
 
 /// All policies of the command line. Embedding requests run on `runtime`.
@@ -79,7 +90,7 @@ fn policy(
     source: &PolicySource,
     method: Option<PromptMethod>,
     scope: MemoryScope,
-    embeddings: &Arc<dyn Embeddings>,
+    embeddings: &EmbeddingSource,
     several: bool,
 ) -> anyhow::Result<EvalPolicy> {
     let mut config = method.map_or_else(|| source.config.clone(), |m| m.configure(source.config.clone()));
@@ -102,7 +113,8 @@ fn policy(
             // Each seed has its own memory.
             Some(m) => {
                 let (config, prompts) = (Arc::clone(builder.config()), Arc::clone(&setup.env.prompts));
-                let memories = MemoryFactory::new(m, scope, Arc::clone(embeddings), config, prompts).map_err(usage)?;
+                let memories =
+                    MemoryFactory::new(m, scope, Arc::clone(&embeddings.embeddings), config, prompts).map_err(usage)?;
                 builder.with_memories(Arc::new(memories))
             }
         };
@@ -117,8 +129,9 @@ fn policy(
         }))
     });
     let evaluators = evaluators.collect::<anyhow::Result<_>>()?;
-    let embeddings = retrieves.then(|| embeddings.id().to_owned());
-    Ok(EvalPolicy { name, prompt_method: method, scope, embeddings, evaluators })
+    let clients = source.client.iter().chain(embeddings.client.iter().filter(|_| retrieves)).cloned().collect();
+    let embeddings = retrieves.then(|| embeddings.embeddings.id().to_owned());
+    Ok(EvalPolicy { name, prompt_method: method, scope, embeddings, evaluators, clients })
 }
 
 /// A policy named on the command line.
@@ -138,18 +151,18 @@ fn source(args: &EvalArgs, setup: &EvalSetup, name: &str) -> anyhow::Result<Poli
         let mut config = setup.env.eval_episode_config(&recipe, &setup.split, setup.episodes)?;
         config.max_turns = args.max_turns.unwrap_or(config.max_turns);
         config.early_stop = args.early_stop;
-        return Ok(PolicySource { policy, config: limit_tokens(config, &args.sampling), trained: true });
+        return Ok(PolicySource { policy, config: limit_tokens(config, &args.sampling), trained: true, client: None });
     }
     if Path::new(name).is_dir() || name.contains('/') {
         let params = sampling(&args.sampling, paper_sampling());
         let policy = NamedPolicy::folder(name, params, thinking(&args.sampling), args.sampler_options())?;
-        return Ok(PolicySource { policy, config: text_config(args, setup), trained: false });
+        return Ok(PolicySource { policy, config: text_config(args, setup), trained: false, client: None });
     }
     let (env_spec, population) = (&*setup.env.env_spec, &setup.env.population);
     let policy = NamedPolicy::scripted(env_spec, name, population, &setup.split, setup.episodes).map_err(usage)?;
     let compact = EpisodeConfig::compact(&env_spec.info(), setup.episodes);
     let config = EpisodeConfig { early_stop: args.early_stop, max_turns: setup.max_turns, ..compact };
-    Ok(PolicySource { policy, config, trained: false })
+    Ok(PolicySource { policy, config, trained: false, client: None })
 }
 
 /// The model behind the endpoint.
@@ -163,9 +176,10 @@ fn remote(args: &EvalArgs, setup: &EvalSetup, url: &str, model: &str) -> anyhow:
     let thinking = args.sampling.thinking.map(|t| format!("thinking {}", if t == Switch::On { "on" } else { "off" }));
     let fields = thinking.into_iter().chain(args.remote.extra_body.iter().cloned());
     let id = fields.fold(format!("{model} at {}", endpoint.address()), |id, field| format!("{id}, {field}"));
-    let client = Arc::new(RemoteChat::new(OpenAiClient::new(endpoint).map_err(usage)?));
-    let policy = NamedPolicy::chat(model, &id, client, decoding, args.remote.max_in_flight);
-    Ok(PolicySource { policy, config: text_config(args, setup), trained: false })
+    let client = OpenAiClient::new(endpoint).map_err(usage)?;
+    let chat = Arc::new(RemoteChat::new(client.clone()));
+    let policy = NamedPolicy::chat(model, &id, chat, decoding, args.remote.max_in_flight);
+    Ok(PolicySource { policy, config: text_config(args, setup), trained: false, client: Some(client) })
 }
 
 fn endpoint(remote: &EndpointArgs, url: &str, model: &str) -> anyhow::Result<Endpoint> {
@@ -196,15 +210,16 @@ pub(super) fn prices(remote: &EndpointArgs) -> anyhow::Result<Option<TokenPrices
     Ok(Some(prices))
 }
 
-fn embeddings(remote: &EndpointArgs, runtime: &Handle) -> anyhow::Result<Arc<dyn Embeddings>> {
+fn embeddings(remote: &EndpointArgs, runtime: &Handle) -> anyhow::Result<EmbeddingSource> {
     let (Some(url), Some(model)) = (&remote.embedding_endpoint, &remote.embedding_model) else {
-        return Ok(Arc::new(Lexical));
+        return Ok(EmbeddingSource { embeddings: Arc::new(Lexical), client: None });
     };
     let mut endpoint = endpoint(remote, url, model)?;
     endpoint.extra.clear();
     let client = OpenAiClient::new(endpoint).map_err(usage)?;
-    let model = RemoteEmbeddings::new(client, runtime.clone()).context("cannot use the embedding endpoint")?;
-    Ok(Arc::new(mage_train::EndpointEmbeddings(model)))
+    let model = RemoteEmbeddings::new(client.clone(), runtime.clone()).context("cannot use the embedding endpoint")?;
+    let embeddings = Arc::new(mage_train::EndpointEmbeddings(model));
+    Ok(EmbeddingSource { embeddings, client: Some(client) })
 }
 
 /// Episode configuration of models with text prompts.

@@ -146,7 +146,8 @@ impl<'a> PolicyReport<'a> {
         }
     }
 
-    pub(super) fn print(&self, out: &Output) -> anyhow::Result<()> {
+    /// Prints all tables; `separate` puts an empty line before them.
+    pub(super) fn print(&self, out: &Output, separate: bool) -> anyhow::Result<()> {
         let memory = match (self.prompt_method, self.memory, self.memory_scope) {
             (Some("a-mem" | "memento"), _, MemoryScope::Shared) => "one memory shared by all tasks",
             (Some("a-mem"), ..) => "memory items",
@@ -157,7 +158,8 @@ impl<'a> PolicyReport<'a> {
         };
         let seeds = if self.seeds > 1 { format!(" with {} seeds", self.seeds) } else { String::new() };
         out.line(format!(
-            "{} on {}, {}{}, {memory}: {} tasks of {} episodes{seeds}, {}",
+            "{}{} on {}, {}{}, {memory}: {} tasks of {} episodes{seeds}, {}",
+            if separate { "\n" } else { "" },
             styled(BOLD, self.name),
             self.env,
             self.split,
@@ -166,6 +168,10 @@ impl<'a> PolicyReport<'a> {
             self.episodes,
             self.unit
         ))?;
+        // Without a finished meta-episode there are only failures.
+        if self.summary.overall.meta_episodes == 0 {
+            return self.print_requests(out);
+        }
         self.print_curve(out)?;
         if !self.summary.by_opponent.is_empty() {
             self.print_opponents(out)?;
@@ -298,6 +304,50 @@ impl<'a> PolicyReport<'a> {
         let seats = self.summary.by_seat.iter().map(|(seat, s)| row(format!("seat {seat}"), s, None));
         out.line(format!("\n{}", table(&header, opponents.chain(seats))))
     }
+}
+
+/// One row per policy.
+pub(super) fn summary_table(reports: &[PolicyReport<'_>]) -> String {
+    let episodes = reports[0].episodes;
+    let has = |any: fn(&PolicyReport<'_>) -> bool| reports.iter().any(any);
+    let (ceilings, tokens) = (has(|r| r.relative.is_some()), has(|r| r.requests.completion_tokens > 0));
+    let (costs, failures) = (has(|r| r.cost.is_some()), has(|r| r.errors > 0));
+    let last = format!("ep {episodes}");
+    let pass = format!("Pass@{episodes}");
+    let mut header = vec!["policy", "n", "ep 1"];
+    if episodes > 1 {
+        header.extend([last.as_str(), "gain"]);
+    }
+    header.push(&pass);
+    let optional = [(ceilings, "gap closed"), (tokens, "tokens"), (costs, "cost"), (failures, "failed")];
+    header.extend(optional.into_iter().filter_map(|(shown, name)| shown.then_some(name)));
+    let dash = || "-".to_owned();
+    let rows = reports.iter().map(|r| {
+        let curve = &r.summary.overall.by_episode;
+        let scores = [curve.first(), curve.last()].map(|at| at.and_then(|at| at.score.mean));
+        let mut row = vec![r.name.to_owned(), r.summary.overall.meta_episodes.to_string()];
+        row.push(scores[0].map_or_else(dash, score));
+        if episodes > 1 {
+            row.push(scores[1].map_or_else(dash, score));
+            row.push(scores[0].zip(scores[1]).map_or_else(dash, |(first, last)| score(last - first)));
+        }
+        row.push(curve.last().and_then(|at| at.pass_at_k.rate).map_or_else(dash, |p| format!("{} %", percent(p))));
+        if ceilings {
+            let last = r.relative.as_ref().and_then(|c| c.by_episode.last()?.gap_fraction);
+            row.push(last.map_or_else(dash, gap_closed));
+        }
+        if tokens {
+            row.push(r.requests.completion_tokens.to_string());
+        }
+        if costs {
+            row.push(r.cost.map_or_else(dash, |c| format!("{c:.2}")));
+        }
+        if failures {
+            row.push(r.errors.to_string());
+        }
+        row
+    });
+    table(&header, rows)
 }
 
 /// A rate in percent with one decimal.

@@ -52,6 +52,12 @@ impl EvalSetup {
         let population =
             run.as_ref().map(|(run, _)| RunDir::population(run)).transpose().context("cannot read the run")?;
         let (env_spec, population) = select(app, &env_name, &selection, population)?;
+        for name in &args.policies {
+            // A scripted agent may have the name of an environment.
+            if app.registry.get(name).is_ok() && !env_spec.scripted_agents().iter().any(|agent| agent.name == *name) {
+                return Err(usage(format!("unknown policy `{name}`: it is an environment; use --env {name}")));
+            }
+        }
         print_warnings(&*env_spec, &population, &split, out)?;
         let env = TrainEnv {
             prompts: app.prompts.get(&env_name)?,

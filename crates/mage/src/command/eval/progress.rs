@@ -1,0 +1,199 @@
+//! Progress of one policy's evaluation: a bar with counts and the current wait on a terminal, otherwise a line after two
+//! seconds and then every thirty.
+
+use crate::{output::Output, progress::rounded, table::duration};
+use indicatif::ProgressBar;
+use mage_remote::OpenAiClient;
+use mage_train::policy::CompletionCounter;
+use std::{
+    io::IsTerminal,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+use tokio::{runtime::Handle, task::JoinHandle};
+
+/// Time between two refreshes of the bar.
+const REFRESH: Duration = Duration::from_millis(250);
+
+/// Time until the first line without a terminal.
+const FIRST_LINE: Duration = Duration::from_secs(2);
+
+/// Time between two lines without a terminal.
+const LINE_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Time without a completion after which the bar says so.
+const SILENCE: Duration = Duration::from_secs(10);
+
+/// Displays the progress of an evaluation until it is dropped.
+pub(super) struct EvalProgress {
+    state: Arc<ProgressState>,
+    ticker: JoinHandle<()>,
+}
+
+struct ProgressState {
+    out: Output,
+    bar: ProgressBar,
+    name: String,
+    total: u64,
+    started: Instant,
+    counter: Arc<CompletionCounter>,
+    /// Clients whose requests the policy waits for.
+    clients: Vec<OpenAiClient>,
+    /// Finished tasks.
+    done: AtomicU64,
+    /// Of these, finished by an earlier command.
+    resumed: AtomicU64,
+    failed: AtomicU64,
+}
+
+impl EvalProgress {
+    pub(super) fn start(
+        out: Output,
+        name: &str,
+        total: u64,
+        counter: &Arc<CompletionCounter>,
+        clients: &[OpenAiClient],
+        runtime: &Handle,
+    ) -> Self {
+        let state = Arc::new(ProgressState {
+            out,
+            bar: out.progress_with_message(total, "evaluating"),
+            name: name.to_owned(),
+            total,
+            started: Instant::now(),
+            counter: Arc::clone(counter),
+            clients: clients.to_vec(),
+            done: AtomicU64::new(0),
+            resumed: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+        });
+        let ticker = runtime.spawn(refresh(Arc::clone(&state)));
+        EvalProgress { state, ticker }
+    }
+
+    /// Counts a finished task.
+    pub(super) fn finished(&self, resumed: bool) {
+        let done = self.state.done.fetch_add(1, Relaxed) + 1;
+        self.state.resumed.fetch_add(u64::from(resumed), Relaxed);
+        self.state.bar.set_position(done);
+    }
+
+    /// Counts a failed task.
+    pub(super) fn failed(&self) {
+        self.state.failed.fetch_add(1, Relaxed);
+    }
+}
+
+impl Drop for EvalProgress {
+    fn drop(&mut self) {
+        self.ticker.abort();
+        self.state.bar.finish_and_clear();
+    }
+}
+
+async fn refresh(state: Arc<ProgressState>) {
+    let terminal = std::io::stderr().is_terminal();
+    let (mut completions, mut last_completion) = (0, state.started);
+    let mut next_line = state.started + FIRST_LINE;
+    loop {
+        tokio::time::sleep(REFRESH).await;
+        let (count, now) = (state.counter.completions(), Instant::now());
+        if count > completions {
+            (completions, last_completion) = (count, now);
+        }
+        let (counts, wait) = (state.counts(), state.wait(now - last_completion).unwrap_or_default());
+        if terminal {
+            state.bar.set_prefix(counts);
+            state.bar.set_message(wait);
+        } else if now >= next_line {
+            next_line = now + LINE_INTERVAL;
+            let done = state.done.load(Relaxed);
+            let wait = if wait.is_empty() { wait } else { format!("; {wait}") };
+            state.out.hint(format!("{}: {done} of {} tasks, {counts}{wait}", state.name, state.total));
+        }
+    }
+}
+
+impl ProgressState {
+    /// Completions, token rate, remaining time and failures. Tasks of an earlier command do not count as speed.
+    fn counts(&self) -> String {
+        let seconds = self.started.elapsed().as_secs_f64();
+        let (done, failed) = (self.done.load(Relaxed), self.failed.load(Relaxed));
+        let now = done - self.resumed.load(Relaxed).min(done);
+        let mut parts = vec![format!("{} tasks/s", significant(now as f64 / seconds))];
+        if self.counter.completions() > 0 {
+            let tokens = rounded(self.counter.tokens() as f64 / seconds);
+            parts.push(format!("{} completions", self.counter.completions()));
+            parts.push(format!("{tokens}tok/s"));
+        }
+        if now > 0 {
+            let left = self.total.saturating_sub(done + failed) as f64;
+            parts.push(format!("{} left", duration(left * seconds / now as f64)));
+        }
+        if failed > 0 {
+            parts.push(format!("{failed} failed"));
+        }
+        parts.join(", ")
+    }
+
+    /// What the evaluation is waiting for, if it is; `silence` is the time since the last completion.
+    fn wait(&self, silence: Duration) -> Option<String> {
+        for client in &self.clients {
+            if let Some(outstanding) = client.usage().outstanding() {
+                let left = outstanding.give_up_at.saturating_duration_since(Instant::now()).as_secs_f64();
+                let address = client.endpoint().address();
+                let problem = &outstanding.problem;
+                return Some(format!("waiting for {address}: {problem}; retrying, gives up in {}", duration(left)));
+            }
+        }
+        let first = self.counter.completions() == 0;
+        if silence < if first { REFRESH } else { SILENCE } {
+            return None;
+        }
+        let (which, seconds) = (if first { "first" } else { "next" }, duration(silence.as_secs_f64()));
+        let Some(client) = self.clients.first() else {
+            return Some(format!("waiting for the {which} completion for {seconds}"));
+        };
+        let (address, limits) = (client.endpoint().address(), client.endpoint().limits);
+        let [timeout, deadline] = [limits.attempt_timeout, limits.deadline].map(|d| duration(d.as_secs_f64()));
+        Some(format!(
+            "waiting for the {which} response of {address} for {seconds}; an attempt ends after {timeout}, a request after \
+             {deadline}"
+        ))
+    }
+}
+
+/// A rate with two significant digits.
+fn significant(rate: f64) -> String {
+    match rate {
+        r if r >= 10.0 => rounded(r).trim_end().to_owned(),
+        r if r >= 1.0 => format!("{r:.1}"),
+        r => format!("{r:.2}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_of_an_earlier_command_do_not_count_as_speed() {
+        let out = Output::silent();
+        let state = ProgressState {
+            out,
+            bar: out.progress_with_message(50, "evaluating"),
+            name: "tiny".to_owned(),
+            total: 50,
+            started: Instant::now() - Duration::from_secs(10),
+            counter: Arc::default(),
+            clients: Vec::new(),
+            done: AtomicU64::new(8),
+            resumed: AtomicU64::new(7),
+            failed: AtomicU64::new(2),
+        };
+        assert_eq!(state.counts(), "0.10 tasks/s, 6.7 min left, 2 failed");
+    }
+}
