@@ -193,7 +193,7 @@ fn the_plot_has_all_policies_and_the_gap_closed_has_an_interval() {
     assert!(plot.contains(">bayes</text>") && plot.contains(">nash</text>"), "{plot}");
     assert!(plot.contains("Bayes-adaptive optimum (exact)"), "{plot}");
     let shown = stdout(&output);
-    let row = shown.lines().skip_while(|l| !l.contains("gap closed")).nth(3).unwrap();
+    let row = shown.lines().skip_while(|l| !l.contains("memoryless optimum")).nth(3).unwrap();
     assert!(row.trim_end().ends_with(']') && row.contains(" % ["), "{row}");
     assert!(shown.contains("600 tasks with 3 seeds each") && shown.contains("counts once"), "{shown}");
 }
