@@ -186,7 +186,7 @@ fn early_stop_has_an_upper_bound_for_pass_at_k_only() {
 fn the_plot_has_all_policies_and_the_gap_closed_has_an_interval() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("both.svg");
-    let args = ["eval", "bayes", "nash", "--tasks", "600", "--plot", path.to_str().unwrap()];
+    let args = ["eval", "bayes", "nash", "--tasks", "2000", "--plot", path.to_str().unwrap()];
     let output = mage(&args);
     assert!(output.status.success(), "{}", stderr(&output));
     let plot = std::fs::read_to_string(&path).unwrap();
@@ -195,7 +195,7 @@ fn the_plot_has_all_policies_and_the_gap_closed_has_an_interval() {
     let shown = stdout(&output);
     let row = shown.lines().skip_while(|l| !l.contains("memoryless optimum")).nth(3).unwrap();
     assert!(row.trim_end().ends_with(']') && row.contains(" % ["), "{row}");
-    assert!(shown.contains("600 tasks with 3 seeds each") && shown.contains("counts once"), "{shown}");
+    assert!(shown.contains("2000 tasks with 3 seeds each") && shown.contains("counts once"), "{shown}");
 }
 
 #[test]
