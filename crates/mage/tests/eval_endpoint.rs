@@ -495,7 +495,7 @@ fn invalid_options_are_rejected_before_any_request() {
 #[test]
 fn an_evaluation_stops_after_several_consecutive_failures() {
     let machine = ServerProcess::slow(None, Duration::from_secs(3600));
-    let args = ["--tasks", "100", "--max-in-flight", "4", "--timeout", "0.05", "--deadline", "0.1", "--quiet"];
+    let args = ["--tasks", "100", "--max-in-flight", "4", "--timeout", "0.05", "--deadline", "0.1"];
     let output = run(machine.server.address, &args);
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
     let error = stderr(&output);
