@@ -1,8 +1,6 @@
 //! Effect of each option of rewards, credit and estimators.
 
-mod credit_support;
-
-use credit_support::{assert_close, find, meta_episode, play, reflect};
+use crate::credit_support::{assert_close, find, meta_episode, play, reflect};
 use mage_core::{
     AdvantageNorm, AnchorScope, AssignedCredit, BaselineScope, BaselineUnit, CreditAssignment, CreditConfig,
     CreditSignal, Estimator, Gigpo, Grpo, LengthPenalty, Method, Penalty, PenaltyMode, ReflectionScore,

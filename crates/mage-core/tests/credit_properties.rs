@@ -1,8 +1,6 @@
 //! Properties of credit and advantages for arbitrary transitions.
 
-mod credit_support;
-
-use credit_support::{REFLECTION, play};
+use crate::credit_support::{REFLECTION, play};
 use mage_core::{
     AdvantageNorm, AnchorScope, AssignedCredit, BaselineScope, BaselineUnit, CreditAssignment, CreditConfig,
     CreditSignal, Estimator, Gigpo, Grpo, PenaltyMode, ReflectionScore, ReturnRecursion, ReturnToGo, Rloo, Transition,
@@ -263,7 +261,7 @@ proptest! {
             let mut transitions = Vec::new();
             for (m, member) in rewards.iter().enumerate() {
                 let shifted: Vec<f32> = member.iter().map(|r| r + shift).collect();
-                transitions.extend(credit_support::meta_episode(m as u32, &shifted, turns));
+                transitions.extend(crate::credit_support::meta_episode(m as u32, &shifted, turns));
             }
             advantages(&transitions, &assign_credit(&transitions, &config), &Estimator::default())
         };
@@ -289,8 +287,8 @@ fn a_constant_reward_matters_if_numbers_of_episodes_differ() {
     // The counterpart of the property above: member 0 stops after its first episode, member 1 continues.
     let advantages_with = |shift: f32| {
         let transitions = [
-            credit_support::meta_episode(0, &[1.0 + shift], 1),
-            credit_support::meta_episode(1, &[shift, 1.0 + shift], 1),
+            crate::credit_support::meta_episode(0, &[1.0 + shift], 1),
+            crate::credit_support::meta_episode(1, &[shift, 1.0 + shift], 1),
         ]
         .concat();
         advantages(
@@ -305,7 +303,8 @@ fn a_constant_reward_matters_if_numbers_of_episodes_differ() {
 #[test]
 fn zero_sum_checks_detect_uncentred_levels() {
     // Sums of uncentred levels are not zero.
-    let transitions = [credit_support::meta_episode(0, &[1.0], 2), credit_support::meta_episode(1, &[3.0], 1)].concat();
+    let transitions =
+        [crate::credit_support::meta_episode(0, &[1.0], 2), crate::credit_support::meta_episode(1, &[3.0], 1)].concat();
     let credited: AssignedCredit = assign_credit(&transitions, &CreditConfig::default());
     let raw: Vec<f64> = credited.scores.iter().map(|&x| f64::from(x)).collect();
     for unit in UNITS {

@@ -1,8 +1,6 @@
 //! Returns, advantages and penalties against independently computed values.
 
-mod credit_support;
-
-use credit_support::{assert_close, find, meta_episode, play, reflect};
+use crate::credit_support::{assert_close, find, meta_episode, play, reflect};
 use mage_core::{
     CreditAssignment, CreditConfig, Estimator, Gigpo, LengthPenalty, Method, ReflectionScore, ReturnRecursion,
     TransitionKind, advantages, assign_credit, pass_at_k,

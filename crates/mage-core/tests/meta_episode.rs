@@ -1,8 +1,6 @@
 //! The meta-episode state machine.
 
-mod common;
-
-use common::{drive, kuhn, kuhn_task};
+use crate::common::{drive, kuhn, kuhn_task};
 use mage_core::{
     Completion, EpisodeConfig, Error, FinishedEpisode, Memory, MemoryMode, MemoryStep, Message, MetaEpisode, Next,
     RecallOrder, RecallQuery, RequestBody, RequestKind, Result,

@@ -1,10 +1,8 @@
 //! Golden files of every prompt method in every environment with a scripted model: prompts, requests and the final
-//! content of the memory. After an intended change: `UPDATE_EXPECT=1 cargo test -p mage-core --test prompt_methods`,
+//! content of the memory. After an intended change: `UPDATE_EXPECT=1 cargo test -p mage-core --test integration prompt_methods`,
 //! and review the diff.
 
-mod common;
-
-use common::transcript;
+use crate::common::transcript;
 use expect_test::expect_file;
 use mage_core::{
     Completion, EpisodeConfig, Lexical, MemoryFactory, MemoryScope, MetaEpisode, Next, PromptMethod, Request,

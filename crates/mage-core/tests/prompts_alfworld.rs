@@ -1,9 +1,7 @@
 //! Golden prompts of ALFWorld, on a generated game. After an intended change: `UPDATE_EXPECT=1 cargo test -p mage-core
-//! --test prompts_alfworld`, and review the diff.
+//! --test integration alfworld`, and review the diff.
 
-mod common;
-
-use common::drive;
+use crate::common::drive;
 use expect_test::{ExpectFile, expect_file};
 use mage_core::{
     EpisodeConfig, MemoryMode, MetaEpisode, RequestKind, Trajectory,

@@ -1,9 +1,7 @@
 //! Golden prompts of Kuhn poker. After an intended change: `UPDATE_EXPECT=1 cargo test -p mage-core --test
 //! prompts_kuhn`, and review the diff.
 
-mod common;
-
-use common::{drive, kuhn, kuhn_task, transcript};
+use crate::common::{drive, kuhn, kuhn_task, transcript};
 use expect_test::{ExpectFile, expect_file};
 use mage_core::{
     EpisodeConfig, MemoryMode, RequestKind, Trajectory,

@@ -1,9 +1,7 @@
 //! Golden prompts of Tic-Tac-Toe. After an intended change: `UPDATE_EXPECT=1 cargo test -p mage-core --test
 //! prompts_tictactoe`, and review the diff.
 
-mod common;
-
-use common::{drive, transcript};
+use crate::common::{drive, transcript};
 use expect_test::{ExpectFile, expect_file};
 use mage_core::{
     EpisodeConfig, MemoryMode, MetaEpisode, RequestKind, Trajectory,

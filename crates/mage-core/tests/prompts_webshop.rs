@@ -1,9 +1,7 @@
 //! Golden prompts of WebShop, in the generated shop. After an intended change:
-//! `UPDATE_EXPECT=1 cargo test -p mage-core --test prompts_webshop`, and review the diff.
+//! `UPDATE_EXPECT=1 cargo test -p mage-core --test integration webshop`, and review the diff.
 
-mod common;
-
-use common::drive;
+use crate::common::drive;
 use expect_test::{ExpectFile, expect_file};
 use mage_core::{
     EpisodeConfig, MemoryMode, MetaEpisode, RequestKind, Trajectory,

@@ -1,8 +1,6 @@
 //! From trajectories to transitions, returns and advantages.
 
-mod common;
-
-use common::{drive, kuhn, kuhn_task};
+use crate::common::{drive, kuhn, kuhn_task};
 use mage_core::{
     CreditConfig, EpisodeConfig, EpisodeEnding, Estimator, MetaEpisodeIndex, Penalty, RequestKind, RewardRule,
     Trajectory, TransitionKind, advantages, assign_credit, transitions,

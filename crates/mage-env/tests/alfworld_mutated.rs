@@ -1,13 +1,11 @@
 //! Mutated problems: each is rejected with a reason or can be played. The fuzz target `alfworld_game` checks the same for
 //! arbitrary input.
 
-mod playable;
-
+use crate::playable::read_and_play;
 use mage_env::{
     Rng, Seed,
     alfworld::{AlfworldGame, RoomSplit, generate, problem},
 };
-use playable::read_and_play;
 use rand::{RngExt, seq::IndexedRandom};
 
 /// Mutates a text once: removes, duplicates or replaces a word or line, changes a character, or truncates the text.

@@ -1,13 +1,12 @@
 //! Official games and recordings of the original. These tests need the data.
 
-mod data;
-
 use mage_env::{
     EnvId, EnvSpec, Error, OptionMap, Population, Seed, Task,
     alfworld::{
         AlfworldGame, AlfworldSpec, GameDataset, HouseholdWorld, MAX_SOLUTION_LEN, RoomSplit, TaskType, generate, solve,
     },
 };
+use mage_testing::data_path;
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::ControlFlow,
@@ -21,17 +20,15 @@ fn official(options: &[(&str, serde_json::Value)]) -> Task {
     Task { env: EnvId::new("alfworld"), options, opponent: None, seat: 0, seed: Seed::new(7) }
 }
 
-#[test]
-fn every_recorded_step_is_equal() {
-    let Some(folder) = data::file("alfworld") else { return };
+pub(crate) fn every_recorded_step_is_equal() {
+    let folder = data_path("alfworld");
     let report = AlfworldSpec::default().conform(&folder.join("textworld_traces.jsonl.gz"), Some(&folder)).unwrap();
     assert!(report.passed(), "{:#?}", report.first);
     assert_eq!((report.compared["episodes"], report.compared["steps"]), (268, 4052));
 }
 
-#[test]
-fn every_walkthrough_wins_and_the_expert_is_as_short() {
-    let Some(folder) = data::file("alfworld") else { return };
+pub(crate) fn every_walkthrough_wins_and_the_expert_is_as_short() {
+    let folder = data_path("alfworld");
     let mut counts: BTreeMap<String, [u32; 6]> = BTreeMap::new();
     let play = |name: &str, bytes: &[u8]| {
         let game = AlfworldGame::read(bytes, name)?;
@@ -67,9 +64,8 @@ fn every_walkthrough_wins_and_the_expert_is_as_short() {
     assert_eq!(counts, expected.map(|(split, n)| (split.to_owned(), n)).into());
 }
 
-#[test]
-fn splits_are_sorted_shared_and_sampled_without_replacement() {
-    let Some(folder) = data::file("alfworld") else { return };
+pub(crate) fn splits_are_sorted_shared_and_sampled_without_replacement() {
+    let folder = data_path("alfworld");
     let env_spec = AlfworldSpec::default();
     let (_, population) = env_spec.populations().into_iter().find(|(name, _)| *name == "official").unwrap();
     let population = Population { options: population.options.with("data", folder.to_str().unwrap()), ..population };
@@ -118,9 +114,8 @@ fn exported(folder: &Path, out: &Path, count: u64) -> Vec<std::path::PathBuf> {
     files
 }
 
-#[test]
-fn invalid_files_are_named_errors_and_skipped_only_on_request() {
-    let Some(folder) = data::file("alfworld") else { return };
+pub(crate) fn invalid_files_are_named_errors_and_skipped_only_on_request() {
+    let folder = data_path("alfworld");
     let out = tempfile::tempdir().unwrap();
     let files = exported(&folder, out.path(), 6);
     let text = std::fs::read_to_string(&files[0]).unwrap();
@@ -157,9 +152,8 @@ fn invalid_files_are_named_errors_and_skipped_only_on_request() {
     assert!(warnings.iter().all(|w| w.starts_with("skipped: ") && w.contains("game.tw-pddl")));
 }
 
-#[test]
-fn archives_contain_the_same_games_as_directories() {
-    let Some(folder) = data::file("alfworld") else { return };
+pub(crate) fn archives_contain_the_same_games_as_directories() {
+    let folder = data_path("alfworld");
     let out = tempfile::tempdir().unwrap();
     exported(&folder, out.path(), 4);
     let packed = tempfile::tempdir().unwrap();

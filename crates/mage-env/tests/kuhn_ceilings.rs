@@ -3,9 +3,7 @@
 //! Expected figures have the digits they were published with. Some were rounded twice (a mean of rounded values, a row
 //! shortened again), so comparisons allow slightly more than half a unit of the last digit.
 
-mod kuhn_support;
-
-use kuhn_support::{close, paper_mix, report, row};
+use crate::kuhn_support::{close, paper_mix, report, row};
 use mage_env::{
     CurrentPlayer, Deal, Env, EnvSpec, Game, GameEnv, Opponent, OpponentSchedule, OpponentSpec, OptionMap,
     ParsedAction, Population, PopulationMember, Seed, TextGame, UniformOpponent,

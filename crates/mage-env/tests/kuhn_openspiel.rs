@@ -1,13 +1,12 @@
 //! Comparison of Kuhn poker's rules and CFR with OpenSpiel: all 58 histories, and average policies after up to 1000
 //! iterations.
 
-mod data;
-
 use mage_env::{
     CurrentPlayer, Game,
     kuhn::Kuhn,
-    solvers::{Cfr, HistoryTree, TabularPolicy, expected_returns, exploitability},
+    solvers::{Cfr, HistoryTree, expected_returns, exploitability},
 };
+use mage_testing::data_path;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -37,9 +36,9 @@ struct GoldenCfr {
     value_p0: f64,
 }
 
-fn golden() -> Option<Golden> {
-    let text = std::fs::read_to_string(data::file("games/kuhn_openspiel.json")?).expect("the golden file is readable");
-    Some(serde_json::from_str(&text).expect("the golden file reads"))
+fn golden() -> Golden {
+    let text = std::fs::read_to_string(data_path("games/kuhn_openspiel.json")).expect("the golden file is readable");
+    serde_json::from_str(&text).expect("the golden file reads")
 }
 
 /// Converts our `Qpb` to OpenSpiel's `1pb`, which omits the cards of a showdown.
@@ -48,9 +47,8 @@ fn openspiel_info_state(ours: &str) -> String {
     line.replace('J', "0").replace('Q', "1").replace('K', "2")
 }
 
-#[test]
-fn all_58_histories_match_openspiel() {
-    let Some(golden) = golden() else { return };
+pub(crate) fn all_58_histories_match_openspiel() {
+    let golden = golden();
     let tree = HistoryTree::new(&Kuhn).unwrap();
     assert_eq!(golden.nodes.len(), 58);
     assert_eq!(tree.nodes().len(), 58);
@@ -87,9 +85,8 @@ fn all_58_histories_match_openspiel() {
     }
 }
 
-#[test]
-fn cfr_matches_openspiel() {
-    let Some(golden) = golden() else { return };
+pub(crate) fn cfr_matches_openspiel() {
+    let golden = golden();
     let tree = HistoryTree::new(&Kuhn).unwrap();
     let mut checkpoints: Vec<(u32, &GoldenCfr)> = golden.cfr.iter().map(|(n, g)| (n.parse().unwrap(), g)).collect();
     checkpoints.sort_by_key(|(n, _)| *n);
@@ -113,21 +110,4 @@ fn cfr_matches_openspiel() {
         assert!((value[0] - theirs.value_p0).abs() < 1e-6, "{iterations}: {}", value[0]);
         assert!((value[0] + value[1]).abs() < 1e-12);
     }
-}
-
-/// Independent of OpenSpiel: the game value, and low exploitability of the average policy.
-#[test]
-fn cfr_approaches_the_value_of_the_game() {
-    let tree = HistoryTree::new(&Kuhn).unwrap();
-    let mut cfr = Cfr::new(&tree);
-    let mut last = f64::INFINITY;
-    for _ in 0..3 {
-        cfr.run(2000);
-        let policy: TabularPolicy = cfr.average_policy();
-        let gap = exploitability(&Kuhn, &tree, &policy).unwrap();
-        assert!(gap > 0.0 && gap < last);
-        last = gap;
-        assert!((expected_returns(&Kuhn, &tree, &policy).unwrap()[0] + 1.0 / 18.0).abs() < gap);
-    }
-    assert!(last < 5e-4);
 }

@@ -1,8 +1,6 @@
 //! Pass@k ceilings of Kuhn poker, compared with recorded values and with brute force.
 
-mod kuhn_support;
-
-use kuhn_support::{paper_mix, report, row};
+use crate::kuhn_support::{paper_mix, report, row};
 use mage_env::{
     CurrentPlayer, Game, Opponent, OptionMap, Population, Seed,
     kuhn::{self, Card, Kuhn, StrategyTable},

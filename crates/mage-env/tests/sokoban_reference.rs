@@ -1,12 +1,10 @@
 //! Conformance of Sokoban with recordings of the reference implementation.
 
-mod data;
-
 use mage_env::Registry;
+use mage_testing::data_path;
 
-#[test]
-fn recorded_rooms_and_steps_are_equal() {
-    let Some(golden) = data::file("sokoban/reference_rooms.jsonl.gz") else { return };
+pub(crate) fn recorded_rooms_and_steps_are_equal() {
+    let golden = data_path("sokoban/reference_rooms.jsonl.gz");
     let registry = Registry::builtin();
     let result = registry.get("sokoban").unwrap().conform(&golden, None).unwrap();
     assert!(result.passed(), "{result:#?}");

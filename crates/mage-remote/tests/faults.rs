@@ -1,8 +1,6 @@
 //! OpenAI-compatible endpoints over an unreliable network.
 
-mod common;
-
-use common::{
+use crate::common::{
     chat, chat_request, client,
     proxy::{Fault, Proxy},
     server::Server,
@@ -108,7 +106,7 @@ async fn retries_end_at_the_deadline() {
     let tried = proxy.requests.load(Ordering::SeqCst);
     assert!((2..=4).contains(&tried), "pauses of 250, 500 and 1000 ms, at least half of each: {tried}");
     // The same for an unreachable server.
-    let no_server = common::client(Server::start(Duration::ZERO, str::to_owned).await.address, |e| {
+    let no_server = crate::common::client(Server::start(Duration::ZERO, str::to_owned).await.address, |e| {
         e.limits.deadline = Duration::from_millis(400);
     });
     let error = RemoteChat::new(no_server).complete(chat_request("hello")).await.unwrap_err().to_string();

@@ -1,6 +1,5 @@
 //! Tests against running engines: SkyRL at `MAGE_TINKER_URL` and vLLM at `MAGE_VLLM_URL`, both with the model in
-//! `MAGE_ENGINE_MODEL`, as started by `conformance/engines/run.py`. Skipped with a message if the variables are not
-//! set.
+//! `MAGE_ENGINE_MODEL`, as started by `conformance/engines/run.py`. Ignored if the variables are not set.
 
 use mage_engine::{
     Loss, Objective, OptimStep, PerToken, SampleRequest, Sampler, SamplingParams, ScoreRequest, TokenForest, Trainer,
@@ -10,37 +9,27 @@ use mage_remote::{
     StatusLog, Timeouts, TinkerServer, TinkerSettings, TinkerTrainer, VllmPool, VllmPoolSettings,
     tinker::{SdkVersion, TinkerBackend},
 };
-use std::{io::Write, path::PathBuf, sync::Arc};
+use mage_testing::variable;
+use std::{path::PathBuf, sync::Arc};
 
 struct Engines {
     tinker: String,
-    vllm: Option<String>,
     model: PathBuf,
     vocab_size: usize,
     context: usize,
 }
 
-/// Writes to stderr directly: captured output of passing tests is not shown.
-fn skip(why: &str) {
-    let _ = writeln!(std::io::stderr(), "\n*** SKIPPED: {why}; see conformance/engines/ ***");
-}
-
-fn engines() -> Option<Engines> {
-    let named = |name| std::env::var(name).ok().filter(|v| !v.is_empty());
-    let (Some(tinker), Some(model)) = (named("MAGE_TINKER_URL"), named("MAGE_ENGINE_MODEL")) else {
-        skip("MAGE_TINKER_URL and MAGE_ENGINE_MODEL name no engine");
-        return None;
-    };
-    let model = PathBuf::from(model);
+fn engines() -> Engines {
+    let named = |name| variable(name).expect("required");
+    let model = PathBuf::from(named("MAGE_ENGINE_MODEL"));
     let config: serde_json::Value = serde_json::from_slice(&std::fs::read(model.join("config.json")).unwrap()).unwrap();
     let number = |key: &str| config[key].as_u64().unwrap() as usize;
-    Some(Engines {
-        tinker,
-        vllm: named("MAGE_VLLM_URL"),
+    Engines {
+        tinker: named("MAGE_TINKER_URL"),
         model,
         vocab_size: number("vocab_size"),
         context: number("max_position_embeddings"),
-    })
+    }
 }
 
 impl Engines {
@@ -66,9 +55,9 @@ impl Engines {
         }
     }
 
-    fn pool(&self) -> Option<Arc<VllmPool>> {
+    fn pool(&self) -> Arc<VllmPool> {
         let pool = VllmPool::new(VllmPoolSettings {
-            servers: vec![self.vllm.clone()?],
+            servers: vec![variable("MAGE_VLLM_URL").expect("required")],
             model: "tiny".to_owned(),
             api_key: None,
             max_in_flight: 64,
@@ -80,7 +69,7 @@ impl Engines {
             request_timeout: std::time::Duration::from_secs(600),
             status_log: StatusLog::new(|line| eprintln!("{line}")),
         });
-        Some(Arc::new(pool.unwrap()))
+        Arc::new(pool.unwrap())
     }
 }
 
@@ -107,9 +96,8 @@ fn rows(logprobs: Option<&[f32]>) -> TokenForest {
     }))
 }
 
-#[test]
-fn calibration_matches_the_backend() {
-    let Some(engines) = engines() else { return };
+pub(crate) fn calibration_matches_the_backend() {
+    let engines = engines();
     let dir = tempfile::tempdir().unwrap();
     let mut settings = engines.settings(dir.path());
     settings.calibrate = true;
@@ -122,9 +110,8 @@ fn calibration_matches_the_backend() {
     assert!(e.contains("averages over sequences") && e.contains("tinker.backend"), "{e}");
 }
 
-#[test]
-fn policy_trains_samples_and_resumes_from_a_checkpoint() {
-    let Some(engines) = engines() else { return };
+pub(crate) fn policy_trains_samples_and_resumes_from_a_checkpoint() {
+    let engines = engines();
     let dir = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let mut trainer = TinkerTrainer::connect(engines.settings(&dir.path().join("adapters")), None).unwrap();
@@ -177,13 +164,9 @@ fn policy_trains_samples_and_resumes_from_a_checkpoint() {
     );
 }
 
-#[test]
-fn trained_weights_reach_vllm() {
-    let Some(engines) = engines() else { return };
-    let Some(pool) = engines.pool() else {
-        skip("MAGE_VLLM_URL names no server");
-        return;
-    };
+pub(crate) fn trained_weights_reach_vllm() {
+    let engines = engines();
+    let pool = engines.pool();
     let dir = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let mut trainer =

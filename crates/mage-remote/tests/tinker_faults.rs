@@ -1,8 +1,6 @@
 //! Training over an unreliable network, against a test double with recorded responses of a real server.
 
-mod common;
-
-use common::{
+use crate::common::{
     capture_log,
     proxy::{Fault, Proxy},
     runtime,

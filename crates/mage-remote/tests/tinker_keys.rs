@@ -1,8 +1,6 @@
 //! Redaction of the API key: a server repeats it in every kind of response, and no error or log line contains it.
 
-mod common;
-
-use common::{capture_log, runtime, tinker_double::TinkerDouble, tinker_script as script};
+use crate::common::{capture_log, runtime, tinker_double::TinkerDouble, tinker_script as script};
 use mage_engine::Trainer;
 use mage_remote::{ApiKey, StatusLog, TinkerTrainer};
 use serde_json::json;

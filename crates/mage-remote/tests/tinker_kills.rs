@@ -1,8 +1,6 @@
 //! A trainer killed at any request: a resume from the newest checkpoint gives identical results.
 
-mod common;
-
-use common::{
+use crate::common::{
     proxy::{Fault, Proxy},
     runtime,
     tinker_double::TinkerDouble,

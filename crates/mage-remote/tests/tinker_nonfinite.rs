@@ -1,8 +1,6 @@
 //! Non-finite values from a server: its state is discarded and no step uses them.
 
-mod common;
-
-use common::{
+use crate::common::{
     capture_log, runtime,
     tinker_double::{Misbehaviour, TinkerDouble},
     tinker_script::{self as script, ScriptResult},

@@ -1,8 +1,6 @@
 //! Transfer of adapters from the training server to a vLLM pool.
 
-mod common;
-
-use common::{
+use crate::common::{
     runtime,
     tinker_double::TinkerDouble,
     tinker_script as script,

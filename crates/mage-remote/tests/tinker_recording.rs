@@ -2,16 +2,12 @@
 //! `MAGE_TINKER_URL`, whose model is called `tiny` and has a vocabulary of 16 (`conformance/engines/run.py` starts
 //! one).
 //!
-//! `cargo test -p mage-remote --test tinker_recording -- --ignored`
+//! `MAGE_RECORD=1 cargo test -p mage-remote --test external the_script`. It writes into the repository.
 
-mod common;
-
-use common::{recorder::record, tinker_script as script};
+use crate::common::{recorder::record, tinker_script as script};
 use mage_remote::StatusLog;
 
-#[test]
-#[ignore = "needs a running SkyRL and writes into the repository"]
-fn record_the_script() {
+pub(crate) fn the_script_is_recorded() {
     let at = |name| std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set"));
     let url = at("MAGE_TINKER_URL");
     let server = url.strip_prefix("http://").unwrap().parse().unwrap();

@@ -1,8 +1,6 @@
 //! Slow and stuck Tinker servers: waits are logged and limited.
 
-mod common;
-
-use common::{
+use crate::common::{
     LogLines, capture_log,
     proxy::{Fault, Proxy},
     runtime,

@@ -1,8 +1,6 @@
 //! Faults of pool servers (transient, permanent, hanging): requests and versions are neither lost nor duplicated.
 
-mod common;
-
-use common::{
+use crate::common::{
     proxy::{Fault, Proxy},
     vllm_double::{Vllm, rule},
     vllm_script::{

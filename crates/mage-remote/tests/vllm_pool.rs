@@ -1,8 +1,6 @@
 //! VLLM pool: load balancing, versions, verification of pushes, restarts and draining.
 
-mod common;
-
-use common::{
+use crate::common::{
     vllm_double::Vllm,
     vllm_script::{fingerprint, names, policy, pool, pool_with, pool_with_timeouts, request, sample_many, wait_until},
 };
@@ -66,7 +64,7 @@ async fn recent_versions_stay_available_by_name() {
     assert!(new.len() == 1 && new[0].0.starts_with("policy@3.") && new[0].1 == "/elsewhere", "{there:?}");
     assert_eq!(names(&server), ["policy@2", "policy@3"], "the replaced version is unloaded");
     // Another pool uses names of its own.
-    let (other, _) = common::vllm_script::pool(&[&server]);
+    let (other, _) = crate::common::vllm_script::pool(&[&server]);
     other.push_adapter(&policy(3), Path::new("/theirs"), &fingerprint()).await.unwrap();
     assert_eq!(server.state.adapters.lock().unwrap().len(), 3);
 }

@@ -1,8 +1,6 @@
 //! Retry policy of a vLLM pool: transient failures are retried, and only a request that is at fault everywhere fails.
 
-mod common;
-
-use common::{
+use crate::common::{
     proxy::{Fault, Proxy},
     vllm_double::Vllm,
     vllm_script::{
@@ -188,7 +186,7 @@ async fn server_that_rejects_a_push_is_excluded() {
     let lines = log_lines.lock().unwrap().clone();
     assert!(lines.len() == 1 && lines[0].contains(&proxy.url()) && lines[0].contains("no such folder"), "{lines:?}");
     // It is probed again and accepts the second push.
-    common::vllm_script::wait_until_all_healthy(&pool).await;
+    crate::common::vllm_script::wait_until_all_healthy(&pool).await;
     assert_eq!(names(&two), ["policy@0"]);
 }
 

@@ -1,8 +1,6 @@
 //! Wrong kinds of servers, unreachable addresses and TLS failures: the error names the problem at once.
 
-mod common;
-
-use common::{tinker_double::TinkerDouble, tinker_script as script, vllm_double::Vllm};
+use crate::common::{tinker_double::TinkerDouble, tinker_script as script, vllm_double::Vllm};
 use mage_engine::{WeightVersion, WeightsId, WeightsName};
 use mage_remote::{Fingerprint, StatusLog, Timeouts, TinkerTrainer, VllmPool, VllmPoolSettings};
 use std::{path::Path, sync::Arc, time::Duration};

@@ -1,6 +1,6 @@
 //! Comparison of the embedded engine with live servers: SkyRL at `MAGE_TINKER_URL` and vLLM at `MAGE_VLLM_URL`, both
-//! with the model in `MAGE_ENGINE_MODEL`, as started by `conformance/engines/run.py`. Skipped with a message if these
-//! are not set.
+//! with the model in `MAGE_ENGINE_MODEL`, as started by `conformance/engines/run.py`. Ignored if these are not
+//! set.
 
 use futures_executor::block_on;
 use mage_engine::{Loss, Objective, OptimStep, PerToken, Sampler, ScoreRequest, TokenForest, Trainer};
@@ -9,28 +9,19 @@ use mage_remote::{
     Fingerprint, StatusLog, Timeouts, TinkerServer, TinkerSettings, TinkerTrainer, VllmPool, VllmPoolSettings,
     tinker::{SdkVersion, TinkerBackend},
 };
+use mage_testing::variable;
 use std::{
     collections::BTreeMap,
-    io::Write,
     path::{Path, PathBuf},
 };
 
-fn env_var(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|v| !v.is_empty())
-}
+/// Variables with the addresses of SkyRL and vLLM and the folder of their model.
+pub(crate) const ENGINES: [&str; 3] = ["MAGE_TINKER_URL", "MAGE_VLLM_URL", "MAGE_ENGINE_MODEL"];
 
-/// Writes to stderr directly, since the test harness hides the output of passing tests.
-fn skip(reason: &str) {
-    let _ = writeln!(std::io::stderr(), "\n*** SKIPPED: {reason}; see conformance/engines/ ***");
-}
-
-fn engines() -> Option<(String, String, PathBuf)> {
-    let vars = (env_var("MAGE_TINKER_URL"), env_var("MAGE_VLLM_URL"), env_var("MAGE_ENGINE_MODEL"));
-    let (Some(tinker), Some(vllm), Some(model)) = vars else {
-        skip("MAGE_TINKER_URL, MAGE_VLLM_URL and MAGE_ENGINE_MODEL are not set");
-        return None;
-    };
-    Some((tinker, vllm, model.into()))
+/// Addresses of SkyRL and vLLM, and the folder of the model.
+fn engines() -> (String, String, PathBuf) {
+    let [tinker, vllm, model] = ENGINES.map(|name| variable(name).expect("required"));
+    (tinker, vllm, model.into())
 }
 
 fn trainer(url: &str, model: &Path, vocab_size: usize, adapters: &Path) -> TinkerTrainer {
@@ -83,9 +74,8 @@ fn native(model: &Path) -> (Fingerprint, usize) {
     (Fingerprint(block_on(sampler.score(request)).unwrap().logprobs), vocabulary)
 }
 
-#[test]
-fn all_engines_agree_on_log_probabilities() {
-    let Some((tinker, vllm, model)) = engines() else { return };
+pub(crate) fn all_engines_agree_on_log_probabilities() {
+    let (tinker, vllm, model) = engines();
     let dir = tempfile::tempdir().unwrap();
     let (ours, vocabulary) = native(&model);
     let skyrl = trainer(&tinker, &model, vocabulary, dir.path()).fingerprint().unwrap();
@@ -95,18 +85,14 @@ fn all_engines_agree_on_log_probabilities() {
     // Each is within 1e-5 of a 64-bit reference (checked by conformance/engines/run.py), so any two differ by at most
     // 2e-5.
     assert!(ours.distance(&skyrl) < 2e-5 && ours.distance(&vllm) < 2e-5, "{ours:?}\n{skyrl:?}\n{vllm:?}");
-    if let Some(file) = env_var("MAGE_FINGERPRINTS_OUT") {
+    if let Some(file) = variable("MAGE_FINGERPRINTS_OUT") {
         let all = BTreeMap::from([("native", ours), ("SkyRL", skyrl), ("vLLM", vllm)]);
         std::fs::write(file, serde_json::to_string(&all).unwrap()).unwrap();
     }
 }
 
-#[test]
-fn full_models_are_pushed() {
-    let (Some((_, vllm, model)), Some(other)) = (engines(), env_var("MAGE_OTHER_MODEL")) else {
-        skip("MAGE_OTHER_MODEL is not set");
-        return;
-    };
+pub(crate) fn full_models_are_pushed() {
+    let ((_, vllm, model), other) = (engines(), variable("MAGE_OTHER_MODEL").expect("required"));
     let runtime = mage_train::train::runtime(1).unwrap();
     let (first, vocabulary) = native(&model);
     let (second, _) = native(Path::new(&other));
@@ -121,12 +107,8 @@ fn full_models_are_pushed() {
 }
 
 /// vLLM 0.32.0 reports success for a model with tied embeddings but keeps the previous LM head.
-#[test]
-fn a_stale_lm_head_is_detected() {
-    let (Some((_, vllm, model)), Some(other)) = (engines(), env_var("MAGE_TIED_MODEL")) else {
-        skip("MAGE_TIED_MODEL is not set");
-        return;
-    };
+pub(crate) fn a_stale_lm_head_is_detected() {
+    let ((_, vllm, model), other) = (engines(), variable("MAGE_TIED_MODEL").expect("required"));
     let runtime = mage_train::train::runtime(1).unwrap();
     let (first, vocabulary) = native(&model);
     let (second, _) = native(Path::new(&other));
@@ -144,9 +126,8 @@ fn a_stale_lm_head_is_detected() {
     assert!(!pool.servers()[0].healthy, "the server is marked unhealthy");
 }
 
-#[test]
-fn one_update_changes_the_adapter_as_in_the_embedded_engine() {
-    let Some((tinker, _, model)) = engines() else { return };
+pub(crate) fn one_update_changes_the_adapter_as_in_the_embedded_engine() {
+    let (tinker, _, model) = engines();
     for objective in [Objective::ImportanceSampling, Objective::Cispo { low: 0.2, high: 0.3 }] {
         one_update(&tinker, &model, objective);
     }

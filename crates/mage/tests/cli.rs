@@ -1,8 +1,6 @@
 //! Tests of the command line: arguments, errors, output formats, `mage play`, `mage eval` and `mage env`.
 
-mod common;
-
-use common::{command, json, mage, mage_with_input, stderr, stdout};
+use crate::common::{command, json, mage, mage_with_input, stderr, stdout};
 use std::{io::Read, path::Path, process::Stdio};
 
 #[test]

@@ -1,7 +1,6 @@
 //! `mage doctor` on this machine, and `mage doctor --engine` with test servers.
 
-mod common;
-
+use crate::common::{create_model, mage, text, unreachable_engines};
 use axum::{
     Json, Router,
     extract::State,
@@ -9,7 +8,6 @@ use axum::{
     response::IntoResponse,
     routing::{get, post},
 };
-use common::{create_model, mage, text, unreachable_engines};
 use mage_engine::Renderer;
 use serde_json::{Value, json};
 use std::{

@@ -1,14 +1,9 @@
 //! Tests of `mage eval` and `mage sweep` with a local model server that can fail.
 
-mod common;
-#[path = "../../mage-remote/tests/common/server.rs"]
-#[allow(dead_code, reason = "a subset of the module is used")]
-mod server;
-
-use common::{command, stderr, text};
+use crate::common::{command, stderr, text};
+use crate::server::Server;
 use mage_core::Trajectory;
 use serde_json::Value;
-use server::Server;
 use std::{
     collections::HashSet,
     fs,

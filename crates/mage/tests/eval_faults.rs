@@ -1,18 +1,13 @@
 //! An evaluation under faults: killed processes, a server that dies, and environments that panic.
 
-mod common;
-#[path = "../../mage-remote/tests/common/server.rs"]
-#[allow(dead_code, reason = "a subset of the module is used")]
-mod server;
-
-use common::{stderr, text};
+use crate::common::{stderr, text};
+use crate::server::Server;
 use mage_core::Trajectory;
 use mage_env::{
     Anchor, Env, EnvId, EnvInfo, EnvSpec, Observation, ParsedAction, Population, Registry, Result as EnvResult, Step,
     Task,
 };
 use serde_json::Value;
-use server::Server;
 use std::{
     collections::HashSet,
     ffi::OsString,

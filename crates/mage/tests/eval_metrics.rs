@@ -1,7 +1,5 @@
 //! Tests of evaluation metrics with agents whose success probability is known.
 
-mod coin;
-
 use mage_core::{
     Ceiling, EpisodeConfig, Lexical, MemoryFactory, MemoryScope, MetaEpisodeResult, PromptMethod, UnplayedEpisodes,
     compare_paired, compare_to_ceiling, pass_at_k, summarise,
@@ -22,11 +20,11 @@ fn evaluate(
     early_stop: bool,
     seed: u64,
 ) -> Vec<(usize, MetaEpisodeResult)> {
-    let env_spec = Arc::new(coin::CoinSpec);
+    let env_spec = Arc::new(crate::coin::CoinSpec);
     let task_set = TaskSet::new(&*env_spec, &env_spec.default_population(), "in-domain", tasks, Seed::new(1)).unwrap();
     let config = EpisodeConfig { episodes: EPISODES, max_turns: 1, early_stop, ..EpisodeConfig::default() };
     let config = PromptMethod::React.configure(config);
-    let (prompts, embeddings) = (coin::prompts(), Arc::new(Lexical));
+    let (prompts, embeddings) = (crate::coin::prompts(), Arc::new(Lexical));
     let memories = MemoryFactory::new(
         PromptMethod::React,
         MemoryScope::MetaEpisode,
@@ -38,7 +36,7 @@ fn evaluate(
     let evaluator = Arc::new(Evaluator {
         builder: builder.with_memories(Arc::new(memories.unwrap())),
         task_set,
-        policy: coin::policy(p, nonsense),
+        policy: crate::coin::policy(p, nonsense),
         seed: Seed::new(seed),
         exact_max_states: 0,
         policy_must_not_fail: true,

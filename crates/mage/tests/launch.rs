@@ -3,9 +3,7 @@
 //! Scripts run in their own process groups and directories, with fake programs in place of SkyRL, vLLM, Slurm and uv.
 #![cfg(target_os = "linux")]
 
-mod common;
-
-use common::{command, json, mage, stderr, stdout, text};
+use crate::common::{command, json, mage, stderr, stdout, text};
 use std::{
     fs,
     os::unix::{

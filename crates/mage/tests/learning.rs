@@ -1,7 +1,5 @@
 //! Test that the default recipe learns to adapt.
 
-mod common;
-
 use serde_json::Value;
 
 #[test]
@@ -10,7 +8,7 @@ fn the_default_recipe_learns_to_adapt_to_its_opponents() {
     let dir = tempfile::tempdir().unwrap();
     for seed in ["0", "1"] {
         let run = dir.path().join(seed);
-        let mut command = common::command();
+        let mut command = crate::common::command();
         command.args(["train", "--quiet", "--seed", seed, "--out"]).arg(&run);
         assert!(command.status().unwrap().success());
         let result: Value = serde_json::from_slice(&std::fs::read(run.join("result.json")).unwrap()).unwrap();

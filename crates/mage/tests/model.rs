@@ -1,8 +1,6 @@
 //! Tests of `mage model`, and of interrupting a run that waits for its engine.
 
-mod common;
-
-use common::{mage, unreachable_engines};
+use crate::common::{mage, unreachable_engines};
 use std::{fs, path::Path, process::Output};
 
 fn stdout(out: &Output) -> String {
@@ -19,7 +17,7 @@ fn usage_error(args: &[&str]) -> String {
 
 /// Creates a model in `dir/model`, and checks that it is not overwritten.
 fn create_model(dir: &Path) -> String {
-    let model = common::create_model(dir);
+    let model = crate::common::create_model(dir);
     let [config, text] = ["config.json", "text.txt"].map(|file| dir.join(file).display().to_string());
     let again = usage_error(&["model", "new", "--config", &config, "--tokenizer-from", &text, &model]);
     assert!(again.contains("not empty"), "{again}");
@@ -166,7 +164,7 @@ fn a_run_that_waits_for_its_engine_exits_on_the_first_ctrl_c() {
     };
     let dir = tempfile::tempdir().expect("a folder");
     let run = dir.path().join("run");
-    let mut child = common::command()
+    let mut child = crate::common::command()
         .args(["train", "kuhn", "--out"])
         .arg(&run)
         .args(unreachable_engines(&create_model(dir.path())))

@@ -1,8 +1,6 @@
 //! Tests of `mage sweep` and `mage report`.
 
-mod common;
-
-use common::{command, mage, stderr, stdout};
+use crate::common::{command, mage, stderr, stdout};
 use std::{fs, path::Path};
 
 const GRID: &str = r#"

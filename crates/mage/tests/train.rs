@@ -1,7 +1,5 @@
 //! Tests of `mage train`: determinism, interruption, resumption, and rejected recipes; of `mage runs` and addresses of runs.
 
-mod common;
-
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -28,7 +26,7 @@ const SMALL: &[&str] = &[
 ];
 
 fn mage(args: &[&str]) -> Command {
-    let mut command = common::command();
+    let mut command = crate::common::command();
     command.args(args);
     command
 }

@@ -1,8 +1,6 @@
 //! Tests of `mage warmstart`, and of playing against and evaluating a trained policy.
 
-mod common;
-
-use common::mage_with_input as mage;
+use crate::common::mage_with_input as mage;
 use std::{fs, path::Path, process::Output};
 
 fn text(bytes: &[u8]) -> String {

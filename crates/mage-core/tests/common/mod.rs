@@ -1,5 +1,4 @@
 //! Helpers that drive meta-episodes.
-#![allow(dead_code)] // each test binary uses a part
 
 use mage_core::{Completion, EpisodeConfig, MetaEpisode, Next, Request, Trajectory, prompt::PromptLibrary};
 use mage_env::{EnvId, OpponentSpec, OptionMap, Registry, Seed, Task};

@@ -1,5 +1,4 @@
 //! Constructors of transitions.
-#![allow(dead_code)] // each test binary uses a part
 
 use mage_core::{Transition, TransitionKind};
 

@@ -13,11 +13,7 @@ fn action_set(vocabulary: u32, branching: usize, thinking: bool, seed: u64) -> A
     ActionSet::new(sequences.collect::<Vec<_>>(), Some(0), thinking.then_some(1)).unwrap()
 }
 
-#[test]
-fn constrained_responses_stay_within_their_sets_and_agree_with_the_cpu() {
-    if !gpu_available() {
-        return;
-    }
+pub(crate) fn constrained_responses_stay_within_their_sets_and_agree_with_the_cpu() {
     let mut ended_thinking = 0;
     for (config, batch_invariant) in shapes().into_iter().zip([false, true].into_iter().cycle()) {
         let vocabulary = config.vocab_size as u32;
@@ -63,11 +59,7 @@ fn constrained_responses_stay_within_their_sets_and_agree_with_the_cpu() {
     assert!(ended_thinking > 20, "only {ended_thinking} responses ended their thinking");
 }
 
-#[test]
-fn action_sets_beyond_the_gpu_cache_are_uploaded_again() {
-    if !gpu_available() {
-        return;
-    }
+pub(crate) fn action_sets_beyond_the_gpu_cache_are_uploaded_again() {
     let config = &shapes()[2];
     let (cpu, gpu) = (
         model(config).sampler(EngineOptions::default()).unwrap(),

@@ -24,11 +24,7 @@ fn lora_configs() -> [LoraConfig; 3] {
     ]
 }
 
-#[test]
-fn adapter_gradients_agree_with_the_cpu() {
-    if !gpu_available() {
-        return;
-    }
+pub(crate) fn adapter_gradients_agree_with_the_cpu() {
     for (config, recompute) in shapes().into_iter().zip([false, true].into_iter().cycle()) {
         for lora in lora_configs() {
             let options = EngineOptions { recompute, ..Default::default() };
@@ -57,11 +53,7 @@ fn adapter_gradients_agree_with_the_cpu() {
     }
 }
 
-#[test]
-fn a_trained_adapter_resumes_with_identical_bits_and_leaves_the_base_unchanged() {
-    if !gpu_available() {
-        return;
-    }
+pub(crate) fn a_trained_adapter_resumes_with_identical_bits_and_leaves_the_base_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let config = &shapes()[0];
     let start = || model(config).with_new_adapter(&LoraConfig::default(), Seed::new(1)).unwrap();
@@ -98,11 +90,7 @@ fn a_trained_adapter_resumes_with_identical_bits_and_leaves_the_base_unchanged()
     cpu.load(dir.path()).unwrap();
 }
 
-#[test]
-fn several_adapters_in_one_batch_agree_with_the_cpu() {
-    if !gpu_available() {
-        return;
-    }
+pub(crate) fn several_adapters_in_one_batch_agree_with_the_cpu() {
     let config = &shapes()[3];
     let (cpu, gpu) = (
         model(config).sampler(EngineOptions::default()).unwrap(),

@@ -1,7 +1,7 @@
 //! Tests of the GPU backend against the CPU backend.
 //!
 //! The CPU computes in fp32, the GPU in bf16 with fp32 accumulation, so results agree up to bf16 rounding (8 bits).
-//! Without a GPU every test prints that it is skipped. Run with `cargo test --release -p mage-native --test cuda`.
+//! Without a GPU they are ignored. Run with `cargo test --release -p mage-native --test cuda`.
 
 mod actions;
 mod adapters;
@@ -18,17 +18,38 @@ use mage_native::{
     Projection, WeightDtype,
 };
 use mage_rng::Seed;
+use mage_testing::{Requirement, run, tests};
 use rand::RngExt;
-use std::io::Write;
+use std::process::ExitCode;
 
-/// Whether there is a GPU. Prints a message if not. A GPU that does not work is an error.
-fn gpu_available() -> bool {
-    let available = mage_cuda::CudaDevice::count().unwrap() > 0;
-    if !available {
-        // Directly to stderr, past the test runner's capture.
-        let _ = writeln!(std::io::stderr(), "\n*** SKIPPED: no CUDA GPU; GPU and CPU were not compared ***");
+/// Requires a GPU. A GPU that does not work is an error.
+fn gpu() -> Requirement {
+    match mage_cuda::CudaDevice::count().unwrap() {
+        0 => {
+            Err("no NVIDIA GPU; run on a machine with one: cargo test --release -p mage-native --test cuda".to_owned())
+        }
+        _ => Ok(()),
     }
-    available
+}
+
+fn main() -> ExitCode {
+    run([(
+        gpu(),
+        tests![
+            actions::constrained_responses_stay_within_their_sets_and_agree_with_the_cpu,
+            actions::action_sets_beyond_the_gpu_cache_are_uploaded_again,
+            adapters::adapter_gradients_agree_with_the_cpu,
+            adapters::a_trained_adapter_resumes_with_identical_bits_and_leaves_the_base_unchanged,
+            adapters::several_adapters_in_one_batch_agree_with_the_cpu,
+            sampling::scores_and_responses_agree_with_the_cpu,
+            sampling::samples_follow_the_reported_distribution,
+            sampling::batch_invariant_responses_have_identical_bits_in_any_batch,
+            training::gradients_agree_with_the_cpu,
+            training::passes_are_deterministic_with_and_without_recomputation,
+            training::loss_curves_agree_with_the_cpu,
+            training::a_saved_trainer_resumes_with_identical_bits,
+        ],
+    )])
 }
 
 /// Shapes with every padded head dimension, odd vocabulary sizes, and one or many query heads per KV head.

@@ -2,11 +2,7 @@
 
 use super::*;
 
-#[test]
-fn gradients_agree_with_the_cpu() {
-    if !gpu_available() {
-        return;
-    }
+pub(crate) fn gradients_agree_with_the_cpu() {
     for config in shapes() {
         for recompute in [false, true] {
             let (mut cpu, mut gpu) = both(&config, EngineOptions { recompute, ..Default::default() });
@@ -39,11 +35,7 @@ fn gradients_agree_with_the_cpu() {
     }
 }
 
-#[test]
-fn passes_are_deterministic_with_and_without_recomputation() {
-    if !gpu_available() {
-        return;
-    }
+pub(crate) fn passes_are_deterministic_with_and_without_recomputation() {
     let config = &shapes()[3];
     let run = |recompute| {
         let options = EngineOptions { recompute, ..Default::default() };
@@ -64,11 +56,7 @@ fn passes_are_deterministic_with_and_without_recomputation() {
     assert!(first == run(true), "recomputation changes bits");
 }
 
-#[test]
-fn loss_curves_agree_with_the_cpu() {
-    if !gpu_available() {
-        return;
-    }
+pub(crate) fn loss_curves_agree_with_the_cpu() {
     let config = &shapes()[0];
     let (mut cpu, mut gpu) = both(config, EngineOptions::default());
     let step = OptimStep { learning_rate: 3e-3, ..Default::default() };
@@ -99,11 +87,7 @@ fn loss_curves_agree_with_the_cpu() {
     assert!(max_difference < 0.15, "the loss curves differ by {max_difference}");
 }
 
-#[test]
-fn a_saved_trainer_resumes_with_identical_bits() {
-    if !gpu_available() {
-        return;
-    }
+pub(crate) fn a_saved_trainer_resumes_with_identical_bits() {
     let dir = tempfile::tempdir().unwrap();
     let config = &shapes()[1];
     let batch = batch(config.vocab_size as u32, 4);

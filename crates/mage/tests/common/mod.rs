@@ -6,7 +6,7 @@
 use std::{
     fs,
     io::Write,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Output, Stdio},
 };
 
@@ -56,21 +56,6 @@ pub(crate) fn text(output: &Output) -> String {
 pub(crate) fn json(output: &Output) -> serde_json::Value {
     assert!(output.status.success(), "{}", stderr(output));
     serde_json::from_slice(&output.stdout).expect("JSON")
-}
-
-/// A directory of test data that is not part of the repository: in `MAGE_DATA`, or else in `data/` at the root of the
-/// workspace. Prints a message if it is missing.
-pub(crate) fn data(name: &str) -> Option<PathBuf> {
-    let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data");
-    let folder = std::env::var_os("MAGE_DATA").map_or_else(default, PathBuf::from).join(name);
-    if folder.is_dir() {
-        return Some(folder);
-    }
-    assert!(std::env::var_os("MAGE_DATA").is_none(), "MAGE_DATA is set, but there is no {}", folder.display());
-    // Written to the handle, since the output of `eprintln!` is hidden for passing tests.
-    let _ =
-        writeln!(std::io::stderr(), "SKIPPED: no {}; set MAGE_DATA to the directory of test data", folder.display());
-    None
 }
 
 const CONFIG: &str = r#"{"model_type": "qwen3", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,

@@ -1,0 +1,23 @@
+//! Tests of the command line.
+
+mod cli;
+mod cli_alfworld;
+mod cli_sokoban;
+mod cli_webshop;
+mod coin;
+mod common;
+mod doctor;
+mod eval_endpoint;
+mod eval_faults;
+mod eval_metrics;
+mod launch;
+mod learning;
+mod lora;
+mod model;
+mod paper_tests;
+#[path = "../../mage-remote/tests/common/server.rs"]
+#[allow(dead_code, reason = "a subset of the module is used")]
+mod server;
+mod sweep;
+mod train;
+mod warmstart_and_play;
