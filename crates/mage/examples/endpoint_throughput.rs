@@ -1,7 +1,8 @@
 //! Utilisation of an endpoint by `mage eval`.
 //!
 //! Evaluates tasks with a local server whose responses take 200 ms, with 256 concurrent meta-episodes, and compares the
-//! time with that of 256 requests always in flight: `cargo run --release --example endpoint_throughput`.
+//! time with that of 256 requests always in flight: `cargo run --profile test -p mage --example
+//! endpoint_throughput`.
 
 #[path = "../../mage-remote/tests/common/server.rs"]
 #[allow(dead_code, reason = "a subset of the module is used")]

@@ -188,15 +188,15 @@ mod tests {
         for i in 0..100 {
             let task = population.draw("train", 1, Seed::new(i)).unwrap();
             let env = registry.build(&task).unwrap();
-            let settings = Arc::new(EpisodeConfig { episodes: 2, ..EpisodeConfig::default() });
-            let mut meta = MetaEpisode::new(task, env, library.get("rps").unwrap(), settings, Seed::new(i)).unwrap();
+            let config = Arc::new(EpisodeConfig { episodes: 2, ..EpisodeConfig::default() });
+            let mut meta = MetaEpisode::new(task, env, library.get("rps").unwrap(), config, Seed::new(i)).unwrap();
             let mut seen = String::new();
-            let record = loop {
+            let trajectory = loop {
                 match meta.advance().unwrap() {
-                    Next::Done(record) => break record,
-                    Next::Request(call) => {
-                        let prompt = &call.body.messages[0].content;
-                        let answer = match call.body.kind {
+                    Next::Done(trajectory) => break trajectory,
+                    Next::Request(request) => {
+                        let prompt = &request.body.messages[0].content;
+                        let completion = match request.body.kind {
                             // Beat the throw that the reflection reports.
                             RequestKind::Play => {
                                 let last = THROWS.iter().position(|t| prompt.contains(&format!("threw {t} last")));
@@ -207,12 +207,12 @@ mod tests {
                                 format!("<remark>threw {} last</remark>", seen.split('.').next().unwrap())
                             }
                         };
-                        meta.submit(call.id, Ok(Completion::from_text(answer))).unwrap();
+                        meta.submit(request.id, Ok(Completion::from_text(completion))).unwrap();
                     }
                 }
             };
             assert!(!seen.is_empty());
-            won += u32::from(record.episodes[1].won());
+            won += u32::from(trajectory.episodes[1].won());
         }
         assert!(won > 50, "memory should win more often than chance: {won} of 100");
     }
