@@ -20,6 +20,12 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// A directory that is not empty, where a new run was to be created.
+    #[error("{}: the directory is not empty; choose another one, or continue the run with --resume", path.display())]
+    NotEmpty {
+        /// The directory.
+        path: PathBuf,
+    },
     /// A damaged line in a trajectory store.
     #[error("{}, line {line}: {problem}; remove the line to continue without it", path.display())]
     Line {

@@ -135,7 +135,7 @@ fn train(env_spec: &Arc<FailingKuhn>, recipe: Recipe, dir: &Path) -> (Result<(),
         status_log: Default::default(),
     };
     let mut events = Vec::new();
-    let result = Training::create(recipe, env, dir, Arc::new(AtomicU8::new(0)))
+    let result = Training::create(recipe, env, [dir.to_owned()], Arc::new(AtomicU8::new(0)))
         .and_then(|mut training| training.run(&mut |event| events.push(event)))
         .map(|outcome| assert!(outcome.after.is_some()))
         .map_err(|e| e.to_string());

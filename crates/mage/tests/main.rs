@@ -15,6 +15,7 @@ mod learning;
 mod lora;
 mod model;
 mod paper_tests;
+mod run_provenance;
 #[path = "../../mage-remote/tests/common/server.rs"]
 #[allow(dead_code, reason = "a subset of the module is used")]
 mod server;

@@ -1,5 +1,9 @@
 //! Tests of `mage train`: determinism, interruption, resumption, and rejected recipes; of `mage runs` and addresses of runs.
 
+use mage_train::{
+    run_dir::{RunDir, checkpoint_path},
+    train::recipe_hash,
+};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -8,7 +12,7 @@ use std::{
 };
 
 /// A recipe small enough to be run many times.
-const SMALL: &[&str] = &[
+pub(crate) const SMALL: &[&str] = &[
     "optim.updates=6",
     "warmstart.steps=6",
     "warmstart.batch_size=8",
@@ -194,6 +198,21 @@ fn server_settings(dir: &Path) -> Vec<String> {
     all.flat_map(|set| ["--set".to_owned(), set.to_owned()]).collect()
 }
 
+/// Makes the recipe that is in a run directory now that of a checkpoint.
+fn record_recipe(run: &Path, update: u64) {
+    let checkpoint = run.join(checkpoint_path(update));
+    let [progress, manifest] = ["progress.json", "manifest.json"].map(|name| checkpoint.join(name));
+    let old = fs::read_to_string(&progress).unwrap();
+    let hash = recipe_hash(&RunDir::recipe(run).unwrap(), &RunDir::population(run).unwrap());
+    let stored: serde_json::Value = serde_json::from_str(&old).unwrap();
+    let new = old.replace(stored["recipe"].as_str().unwrap(), &hash.to_string());
+    let [old_sum, new_sum] = [&old, &new].map(|text| blake3::hash(text.as_bytes()).to_string());
+    let sums = fs::read_to_string(&manifest).unwrap();
+    assert!(sums.contains(&old_sum));
+    fs::write(&progress, new).unwrap();
+    fs::write(&manifest, sums.replace(&old_sum, &new_sum)).unwrap();
+}
+
 #[test]
 fn a_finished_run_is_reported_without_its_engine() {
     let dir = tempfile::tempdir().unwrap();
@@ -208,6 +227,7 @@ fn a_finished_run_is_reported_without_its_engine() {
         text.replace("kind = \"native\"", "kind = \"tinker\"").replace("http://127.0.0.1:8000", "http://127.0.0.1:1");
     assert_ne!(text, moved);
     fs::write(&recipe, moved).unwrap();
+    record_recipe(&run, 2);
     let before = fs::read(run.join("result.json")).unwrap();
     let again = ok(&mut resume(&run, &[]));
     assert_eq!(again.stdout, first.stdout, "the report is unchanged");
@@ -619,9 +639,9 @@ fn a_directory_with_other_files_is_rejected() {
 
 #[cfg(unix)]
 #[test]
-fn a_run_stopped_by_ctrl_c_resumes_with_identical_results_with_and_without_overlap() {
+fn a_run_stopped_by_a_signal_resumes_with_identical_results_with_and_without_overlap() {
     let dir = tempfile::tempdir().unwrap();
-    for overlap in ["false", "true"] {
+    for (overlap, signal) in [("false", "-TERM"), ("true", "-INT")] {
         let overlap = format!("rollout.overlap={overlap}");
         let more = ["--set", &overlap, "--set", "optim.updates=6", "--set", "checkpoint.every=4"];
         let (whole, cut) = (dir.path().join(format!("{overlap}-whole")), dir.path().join(format!("{overlap}-cut")));
@@ -634,7 +654,7 @@ fn a_run_stopped_by_ctrl_c_resumes_with_identical_results_with_and_without_overl
             assert!(Instant::now() < deadline);
             std::thread::sleep(Duration::from_millis(2));
         }
-        let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+        let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
         assert!(sent.success() && matches!(child.wait().unwrap().code(), Some(0 | 130)));
         ok(&mut resume(&cut, &[]));
         assert!(result(&whole) == result(&cut), "{overlap}");

@@ -1,7 +1,7 @@
 //! Atomic file replacement.
 //!
 //! A file is written under a temporary name, synced, then renamed. Readers see the old or the new file, and neither a crash
-//! nor a full disk leaves a partial one.
+//! nor a full disk leaves a partial one. Its permissions follow the umask.
 
 use mage_engine::{Error, Result};
 use std::ffi::OsString;
@@ -11,10 +11,14 @@ use std::path::{Path, PathBuf};
 /// Calls `write` with a temporary path, then renames the result to `path`.
 pub(crate) fn replace(path: &Path, write: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let part = part_of(path);
+    let created = File::create(&part).and_then(|f| f.metadata()).map_err(Error::write(&part))?;
     let done = write(&part).and_then(|()| {
+        // The writer may have replaced the file by one that only its owner can read.
+        fs::set_permissions(&part, created.permissions()).map_err(Error::write(&part))?;
         // On disk before it replaces the old file.
         File::open(&part).and_then(|f| f.sync_all()).map_err(Error::write(&part))?;
-        fs::rename(&part, path).map_err(Error::write(path))
+        fs::rename(&part, path).map_err(Error::write(path))?;
+        sync_folder(path)
     });
     if done.is_err() {
         // The first error is reported; a leftover temporary file does no harm.
@@ -28,6 +32,16 @@ pub(crate) fn replace_text(path: &Path, text: &str) -> Result<()> {
     replace(path, |part| fs::write(part, text).map_err(Error::write(part)))
 }
 
+/// Syncs the folder of a file, so that a rename in it survives a loss of power.
+fn sync_folder(path: &Path) -> Result<()> {
+    // Windows cannot open folders as files.
+    if cfg!(unix) {
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(folder).and_then(|f| f.sync_all()).map_err(Error::write(folder))?;
+    }
+    Ok(())
+}
+
 /// The temporary path. It contains the process id, so that two processes do not share it.
 fn part_of(path: &Path) -> PathBuf {
     let mut name = OsString::from(".");
@@ -39,6 +53,24 @@ fn part_of(path: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn permissions_follow_the_umask() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let (plain, replaced) = (dir.path().join("plain"), dir.path().join("replaced"));
+        File::create(&plain).unwrap();
+        replace(&replaced, |part| {
+            let private = dir.path().join("private");
+            fs::write(&private, "x").unwrap();
+            fs::set_permissions(&private, fs::Permissions::from_mode(0o600)).unwrap();
+            fs::rename(private, part).map_err(Error::write(part))
+        })
+        .unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode();
+        assert_eq!(mode(&replaced), mode(&plain));
+    }
 
     #[test]
     fn replacement_is_atomic() {

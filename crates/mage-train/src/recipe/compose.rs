@@ -106,12 +106,7 @@ fn replaces(old: &Table, new: &Table) -> bool {
 
 /// Keys in which two recipes differ, with both values.
 pub fn differences(one: &Recipe, other: &Recipe) -> Vec<(String, String, String)> {
-    let flat = |recipe: &Recipe| {
-        let mut out = std::collections::BTreeMap::new();
-        flatten("", &explain::values(recipe), &mut out);
-        out
-    };
-    let (one, other) = (flat(one), flat(other));
+    let (one, other) = (key_values(one), key_values(other));
     let absent = || "(absent)".to_owned();
     let keys: std::collections::BTreeSet<&String> = one.keys().chain(other.keys()).collect();
     keys.into_iter()
@@ -121,6 +116,13 @@ pub fn differences(one: &Recipe, other: &Recipe) -> Vec<(String, String, String)
             (k.clone(), at(&one), at(&other))
         })
         .collect()
+}
+
+/// All keys of a recipe with their values as text.
+pub(crate) fn key_values(recipe: &Recipe) -> std::collections::BTreeMap<String, String> {
+    let mut out = std::collections::BTreeMap::new();
+    flatten("", &explain::values(recipe), &mut out);
+    out
 }
 
 fn flatten(prefix: &str, value: &Value, out: &mut std::collections::BTreeMap<String, String>) {

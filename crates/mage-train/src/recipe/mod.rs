@@ -11,6 +11,7 @@ mod section;
 mod sections;
 
 pub use builtin::{builtin_names, paper_names};
+pub(crate) use compose::key_values;
 pub use compose::{Composer, differences};
 pub use explain::{RecipeField, explain};
 pub use sections::{

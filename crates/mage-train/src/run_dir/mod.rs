@@ -15,7 +15,7 @@ pub use status::{BestCheckpoint, best, failure, is_running, last_episode_optima,
 
 use crate::{Error, Result, recipe::Recipe};
 use mage_core::Trajectory;
-use mage_env::Population;
+use mage_env::{Hash, Population};
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -54,6 +54,8 @@ pub struct TrainProgress {
     pub tensorboard_bytes: u64,
     /// Evaluation after the warm start.
     pub before: Option<crate::eval::EvalResult>,
+    /// Hash of the recipe and the population that the run used ([`recipe_hash`]).
+    pub recipe: Option<Hash>,
 }
 
 /// Program, engine and machine of a run.
@@ -125,11 +127,19 @@ fn write_population(run: &Path, population: &Population) -> Result<()> {
 }
 
 impl RunDir {
-    /// Creates a run. The directory must be empty or not exist.
+    /// Creates a run. The directory must be empty or not exist. It is locked before anything is written, so that of
+    /// several processes one creates the run.
     pub fn create(path: &Path, recipe: &Recipe, population: &Population) -> Result<Self> {
+        let taken = || Error::NotEmpty { path: path.to_owned() };
+        // Before the lock file is created.
         if path.exists() && !is_blank(path)? {
-            let problem = "the directory is not empty; choose another one, or continue the run with --resume";
-            return Err(Error::Run { path: path.to_owned(), problem: problem.to_owned() });
+            return Err(taken());
+        }
+        fs::create_dir_all(path).map_err(Error::io(path))?;
+        let lock = lock(path)?;
+        // Another process may have created a run and ended.
+        if !is_blank(path)? {
+            return Err(taken());
         }
         for folder in FOLDERS {
             let folder = path.join(folder);
@@ -137,7 +147,23 @@ impl RunDir {
         }
         write_population(path, population)?;
         write_atomic(&path.join(RECIPE), recipe.to_toml().as_bytes())?;
-        Self::open(path)
+        Self::open_locked(path, lock)
+    }
+
+    /// Creates a run in the first of these directories that is free.
+    pub fn create_first(
+        paths: impl IntoIterator<Item = PathBuf>,
+        recipe: &Recipe,
+        population: &Population,
+    ) -> Result<Self> {
+        let mut taken = None;
+        for path in paths {
+            match Self::create(&path, recipe, population) {
+                Err(e @ (Error::NotEmpty { .. } | Error::InUse { .. })) => taken = Some(e),
+                created => return created,
+            }
+        }
+        Err(taken.unwrap_or_else(|| Error::Stopped("no directory for the run".to_owned())))
     }
 
     /// Whether a folder is a run directory.
@@ -155,7 +181,17 @@ impl RunDir {
         let text = fs::read_to_string(&file).map_err(Error::io(&file))?;
         let mut composer = crate::recipe::Composer::new();
         composer.add_text(&text, &file.display().to_string())?;
-        composer.finish()
+        let recipe = composer.finish()?;
+        // The file has every key; a truncated copy would continue with defaults.
+        let missing = missing_key(&recipe.to_toml(), &text);
+        match missing {
+            None => Ok(recipe),
+            Some(key) => {
+                let problem =
+                    format!("the key `{key}` is missing: the file is incomplete; restore it, or start a new run");
+                Err(Error::Run { path: file, problem })
+            }
+        }
     }
 
     /// The population of a run.
@@ -171,23 +207,10 @@ impl RunDir {
 
     /// Opens and locks a run.
     pub fn open(path: &Path) -> Result<Self> {
-        let lock_path = path.join("lock");
-        let lock = OpenOptions::new()
-            .create(true)
-            .write(true)
-            .truncate(false)
-            .open(&lock_path)
-            .map_err(Error::io(&lock_path))?;
-        // `is_running` holds the lock for a moment.
-        let retry = |_| {
-            std::thread::sleep(Duration::from_millis(20));
-            lock.try_lock()
-        };
-        match lock.try_lock().or_else(retry) {
-            Ok(()) => {}
-            Err(fs::TryLockError::WouldBlock) => return Err(Error::InUse { path: path.to_owned() }),
-            Err(fs::TryLockError::Error(e)) => return Err(Error::io(&lock_path)(e)),
-        }
+        Self::open_locked(path, lock(path)?)
+    }
+
+    fn open_locked(path: &Path, lock: File) -> Result<Self> {
         let append = |name: &str| {
             let file = path.join(name);
             OpenOptions::new().create(true).append(true).open(&file).map_err(Error::io(&file))
@@ -287,9 +310,7 @@ impl RunDir {
         }
         let folder = self.path.join("checkpoints");
         let (staging, target) = (folder.join(".unfinished"), folder.join(dir_name(progress.update)));
-        if staging.exists() {
-            fs::remove_dir_all(&staging).map_err(Error::io(&staging))?;
-        }
+        self.remove_unfinished()?;
         fs::create_dir_all(&staging).map_err(Error::io(&staging))?;
         save(&staging)?;
         let progress = TrainProgress {
@@ -299,18 +320,21 @@ impl RunDir {
         };
         write_json(&staging.join("progress.json"), &progress)?;
         let mut hashes = BTreeMap::new();
-        for file in files(&staging)? {
+        let (folders, files) = walk(&staging)?;
+        for file in files {
             let bytes = fs::read(&file).map_err(Error::io(&file))?;
             File::open(&file).and_then(|f| f.sync_all()).map_err(Error::io(&file))?;
             let relative = file.strip_prefix(&staging).unwrap_or(&file).display().to_string();
             hashes.insert(relative, blake3::hash(&bytes).to_hex().to_string());
         }
         write_json(&staging.join(MANIFEST), &hashes)?;
+        // The names of the files must survive a loss of power, too.
+        folders.iter().try_for_each(|folder| sync_folder(folder))?;
         if target.exists() {
             fs::remove_dir_all(&target).map_err(Error::io(&target))?;
         }
         fs::rename(&staging, &target).map_err(Error::io(&target))?;
-        File::open(&folder).and_then(|f| f.sync_all()).map_err(Error::io(&folder))
+        sync_folder(&folder)
     }
 
     /// Writes `best.json`.
@@ -331,10 +355,24 @@ impl RunDir {
         Ok(())
     }
 
+    /// Removes a checkpoint that a killed process did not finish.
+    pub fn remove_unfinished(&self) -> Result<()> {
+        let staging = self.path.join("checkpoints/.unfinished");
+        match staging.exists() {
+            true => fs::remove_dir_all(&staging).map_err(Error::io(&staging)),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether the metrics end at this checkpoint.
+    pub fn ends_at(&self, progress: &TrainProgress) -> bool {
+        progress.metrics_bytes == self.metrics.length
+    }
+
     /// Whether the newest checkpoint is of this update and complete, and the metrics end there.
     pub fn is_at(&self, update: u64) -> bool {
         let newest = checkpoints(&self.path).is_ok_and(|all| all.last() == Some(&update));
-        newest && verify(&self.path.join(checkpoint_path(update))).is_ok_and(|p| p.metrics_bytes == self.metrics.length)
+        newest && verify(&self.path.join(checkpoint_path(update))).is_ok_and(|p| self.ends_at(&p))
     }
 
     /// The newest complete checkpoint with its state. `damaged` receives a message for each damaged newer one.
@@ -376,7 +414,41 @@ impl RunDir {
     }
 }
 
+/// Locks a run directory. The lock is released when the file is closed.
+fn lock(path: &Path) -> Result<File> {
+    let lock_path = path.join(LOCK);
+    let lock =
+        OpenOptions::new().create(true).write(true).truncate(false).open(&lock_path).map_err(Error::io(&lock_path))?;
+    // `is_running` holds the lock for a moment.
+    let retry = |_| {
+        std::thread::sleep(Duration::from_millis(20));
+        lock.try_lock()
+    };
+    match lock.try_lock().or_else(retry) {
+        Ok(()) => Ok(lock),
+        Err(fs::TryLockError::WouldBlock) => Err(Error::InUse { path: path.to_owned() }),
+        Err(fs::TryLockError::Error(e)) => Err(Error::io(&lock_path)(e)),
+    }
+}
+
+/// The first key of a complete recipe that a text lacks.
+fn missing_key(complete: &str, text: &str) -> Option<String> {
+    fn find(complete: &toml::Table, found: &toml::Table, prefix: &str) -> Option<String> {
+        complete.iter().find_map(|(key, value)| match (value, found.get(key)) {
+            (_, None) => Some(format!("{prefix}{key}")),
+            // Choices such as `estimator` have their own keys.
+            (toml::Value::Table(complete), Some(toml::Value::Table(found))) => {
+                find(complete, found, &format!("{prefix}{key}."))
+            }
+            _ => None,
+        })
+    }
+    find(&complete.parse().ok()?, &text.parse().ok()?, "")
+}
+
 const MANIFEST: &str = "manifest.json";
+
+const LOCK: &str = "lock";
 
 fn dir_name(update: u64) -> String {
     format!("{update:06}")
@@ -415,7 +487,7 @@ pub fn weights_hash(run: &Path) -> Result<String> {
         |weights_only: bool| hashes.iter().filter(move |(file, _)| !weights_only || file.ends_with(".safetensors"));
     // A server keeps the weights elsewhere: then all files of the checkpoint identify them.
     let all: Vec<_> = if files(true).next().is_some() { files(true).collect() } else { files(false).collect() };
-    Ok(mage_env::Hash::of(&all).to_string())
+    Ok(Hash::of(&all).to_string())
 }
 
 /// Compares every file with the manifest.
@@ -442,7 +514,8 @@ const FOLDERS: [&str; 4] = ["checkpoints", "trajectories", "logs", "tensorboard"
 /// Whether a directory is empty, or contains only what a run writes before its recipe: an attempt that was stopped at
 /// once.
 fn is_blank(path: &Path) -> Result<bool> {
-    let initial_files = [POPULATION.to_owned(), format!("{POPULATION}.unfinished"), format!("{RECIPE}.unfinished")];
+    let initial_files =
+        [LOCK.to_owned(), POPULATION.to_owned(), format!("{POPULATION}.unfinished"), format!("{RECIPE}.unfinished")];
     for entry in fs::read_dir(path).map_err(Error::io(path))? {
         let entry = entry.map_err(Error::io(path))?;
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -458,17 +531,28 @@ fn is_blank(path: &Path) -> Result<bool> {
     Ok(true)
 }
 
-fn files(folder: &Path) -> Result<Vec<PathBuf>> {
-    let mut out = Vec::new();
-    let mut pending = vec![folder.to_owned()];
-    while let Some(dir) = pending.pop() {
+/// All folders and files in a folder, which comes first.
+fn walk(folder: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>)> {
+    let (mut folders, mut files) = (vec![folder.to_owned()], Vec::new());
+    let mut read = 0;
+    while let Some(dir) = folders.get(read).cloned() {
         for entry in fs::read_dir(&dir).map_err(Error::io(&dir))? {
             let path = entry.map_err(Error::io(&dir))?.path();
-            if path.is_dir() { pending.push(path) } else { out.push(path) }
+            if path.is_dir() { folders.push(path) } else { files.push(path) }
         }
+        read += 1;
     }
-    out.sort();
-    Ok(out)
+    files.sort();
+    Ok((folders, files))
+}
+
+/// Syncs a folder, so that its entries survive a loss of power.
+fn sync_folder(folder: &Path) -> Result<()> {
+    // Windows cannot open folders as files.
+    match cfg!(unix) {
+        true => File::open(folder).and_then(|f| f.sync_all()).map_err(Error::io(folder)),
+        false => Ok(()),
+    }
 }
 
 pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<()> {
@@ -483,7 +567,8 @@ fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
     let staging = PathBuf::from(staging);
     let mut file = File::create(&staging).map_err(Error::io(&staging))?;
     file.write_all(bytes).and_then(|()| file.sync_all()).map_err(Error::io(&staging))?;
-    fs::rename(&staging, path).map_err(Error::io(path))
+    fs::rename(&staging, path).map_err(Error::io(path))?;
+    sync_folder(path.parent().unwrap_or(Path::new(".")))
 }
 
 fn now() -> f64 {

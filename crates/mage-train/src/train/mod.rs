@@ -23,7 +23,7 @@ pub use context::runtime;
 pub use env::{TrainEnv, eval_seed};
 pub use event::{TrainEvent, TrainOutcome};
 pub use resource_plan::{ResourcePlan, longest_sequence};
-pub use resume::{Resumed, changed_since};
+pub use resume::{Resumed, changed_since, recipe_hash};
 pub use warmstart_run::warm_start;
 
 use crate::{
@@ -44,7 +44,7 @@ use metrics::{OptimReports, add_eval_metrics};
 use rand::seq::SliceRandom;
 use std::{
     collections::{BTreeMap, HashMap},
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicU8, Ordering},
@@ -96,14 +96,19 @@ fn ceilings(recipe: &Recipe, env: &TrainEnv) -> Result<Option<OracleReport>> {
 }
 
 impl Training {
-    /// Starts a new run in an empty directory.
-    pub fn create(recipe: Recipe, env: TrainEnv, dir: &Path, stop: Arc<AtomicU8>) -> Result<Self> {
+    /// Starts a new run in the first of these directories that is empty or does not exist.
+    pub fn create(
+        recipe: Recipe,
+        env: TrainEnv,
+        dirs: impl IntoIterator<Item = PathBuf>,
+        stop: Arc<AtomicU8>,
+    ) -> Result<Self> {
         recipe.check()?;
         let env_info = env.env_spec.info();
         // An invalid recipe fails here, before anything is written.
         let context = TrainContext::new(&recipe, &env, &env_info)?;
         let ceilings = ceilings(&recipe, &env)?;
-        let run_dir = RunDir::create(dir, &recipe, &env.population)?;
+        let run_dir = RunDir::create_first(dirs, &recipe, &env.population)?;
         Self::assemble(recipe, env, context, ceilings, run_dir, TrainProgress::default(), stop)
     }
 
@@ -113,9 +118,10 @@ impl Training {
         context: TrainContext,
         ceilings: Option<OracleReport>,
         run_dir: RunDir,
-        progress: TrainProgress,
+        mut progress: TrainProgress,
         stop: Arc<AtomicU8>,
     ) -> Result<Self> {
+        progress.recipe = Some(recipe_hash(&recipe, &env.population));
         let runtime = Arc::new(runtime(recipe.engine.threads)?);
         let threads = runtime.metrics().num_workers();
         run_dir.write_info(&RunInfo {

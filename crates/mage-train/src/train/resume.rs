@@ -4,10 +4,10 @@ use super::{TrainContext, TrainEnv, TrainEvent, TrainOutcome, TrainProgress, Tra
 use crate::{
     Error, Result,
     eval::EvalResult,
-    recipe::{Recipe, differences},
+    recipe::{Recipe, differences, key_values},
     run_dir::RunDir,
 };
-use mage_env::Population;
+use mage_env::{Hash, Population};
 use serde::Deserialize;
 use std::{
     path::Path,
@@ -39,6 +39,13 @@ pub fn changed_since(run: &Path, recipe: &Recipe, population: &Population) -> Re
         changed.push((key, old, new));
     }
     Ok(changed)
+}
+
+/// Hash of a recipe and a population, without the keys that may differ on resume.
+pub fn recipe_hash(recipe: &Recipe, population: &Population) -> Hash {
+    let mut keys = key_values(recipe);
+    keys.retain(|key, _| !RESUMABLE_KEYS.contains(&key.as_str()));
+    Hash::of(&(keys, population))
 }
 
 /// Result of a request to resume.
@@ -73,8 +80,10 @@ impl Training {
         stop: Arc<AtomicU8>,
         on_event: &mut dyn FnMut(TrainEvent),
     ) -> Result<Resumed> {
-        let changed = changed_since(dir, &recipe, &env.population)?;
+        // An error if the directory is not a run, before a lock file is created in it.
+        RunDir::recipe(dir)?;
         let mut run_dir = RunDir::open(dir)?;
+        let changed = changed_since(dir, &recipe, &env.population)?;
         if !changed.is_empty() && !force {
             let list: Vec<String> =
                 changed.iter().map(|(key, old, new)| format!("  {key}: {old} in the run, {new} now")).collect();
@@ -84,15 +93,26 @@ impl Training {
             );
             return Err(Error::Run { path: dir.to_owned(), problem });
         }
+        let newest = run_dir.newest(|text| on_event(TrainEvent::Warning { text }))?;
+        let progress = newest.as_ref().map(|(_, progress)| progress);
+        let hash = recipe_hash(&recipe, &env.population);
+        let mismatch = changed.is_empty() && progress.is_some_and(|p| p.recipe != Some(hash));
+        if mismatch && !force {
+            let problem = "the recipe or the population was changed after the last checkpoint; restore the files, or \
+                           resume with --force";
+            return Err(Error::Run { path: dir.to_owned(), problem: problem.to_owned() });
+        }
         if changed.is_empty()
-            && let Some(outcome) = finished(&recipe, &env, &run_dir)?
+            && !mismatch
+            && let Some(progress) = progress
+            && let Some(outcome) = finished(&recipe, &env, &run_dir, progress)?
         {
             return Ok(Resumed::Finished(Box::new(outcome)));
         }
         let env_info = env.env_spec.info();
         let mut context = TrainContext::new(&recipe, &env, &env_info)?;
         let ceilings = ceilings(&recipe, &env)?;
-        let progress = match run_dir.newest(|text| on_event(TrainEvent::Warning { text }))? {
+        let progress = match newest {
             None => TrainProgress::default(),
             Some((path, progress)) => {
                 context.engines.trainer.load(&path)?;
@@ -126,8 +146,8 @@ fn device_change(from: Option<&str>, to: &str) -> Option<String> {
     Some(format!("resuming on {to} a run started on {from}: results will differ in low-order bits"))
 }
 
-/// The outcome of a finished run of this recipe whose last checkpoint is complete.
-pub(super) fn finished(recipe: &Recipe, env: &TrainEnv, run_dir: &RunDir) -> Result<Option<TrainOutcome>> {
+/// The outcome of a run of this recipe, if it is finished; `newest` is its newest complete checkpoint.
+fn finished(recipe: &Recipe, env: &TrainEnv, run_dir: &RunDir, newest: &TrainProgress) -> Result<Option<TrainOutcome>> {
     let text = std::fs::read(run_dir.path().join("result.json")).unwrap_or_default();
     let Ok(stored) = serde_json::from_slice::<StoredOutcome>(&text) else { return Ok(None) };
     let StoredOutcome { updates, total_updates, unit, before, after, without_memory, best, seconds } = stored;
@@ -135,9 +155,12 @@ pub(super) fn finished(recipe: &Recipe, env: &TrainEnv, run_dir: &RunDir) -> Res
         && total_updates == recipe.optim.updates
         && after.is_some()
         && without_memory.is_some();
-    if !complete || !run_dir.is_at(updates) {
+    if !complete || newest.update != updates || !run_dir.ends_at(newest) {
         return Ok(None);
     }
+    // What a process that was killed after the last checkpoint left behind.
+    run_dir.remove_unfinished()?;
+    run_dir.prune(recipe.checkpoint.keep, newest.best.map(|(update, _)| update), |_| ())?;
     let ceilings = ceilings(recipe, env)?;
     Ok(Some(TrainOutcome { updates, total_updates, unit, before, after, without_memory, ceilings, best, seconds }))
 }

@@ -460,7 +460,7 @@ impl SweepRunner<'_> {
                 Resumed::Finished(_) => return Ok(true),
                 Resumed::Running(training) => training,
             },
-            false => Box::new(Training::create(recipe, env, dir, stop)?),
+            false => Box::new(Training::create(recipe, env, [dir.to_owned()], stop)?),
         };
         Ok(training.run(&mut on_event)?.after.is_some())
     }

@@ -29,6 +29,9 @@ use std::{
     },
 };
 
+/// Number of directories that a new run may try: more than programs that one machine starts at a time.
+const MAX_CONCURRENT_STARTS: usize = 1000;
+
 pub(crate) fn run(app: &App, args: &TrainArgs, out: &Output) -> anyhow::Result<()> {
     let recipe = recipe(args)?;
     let env = train_env(app, &recipe)?;
@@ -50,8 +53,8 @@ pub(crate) fn run(app: &App, args: &TrainArgs, out: &Output) -> anyhow::Result<(
             }
         }
         None => {
-            let dir = args.out.clone().unwrap_or_else(|| free_directory(&args.recipes));
-            Box::new(out.engine_spinner(|| Training::create(recipe, env, &dir, Arc::clone(&stop)))?)
+            let dirs = args.out.clone().map_or_else(|| numbered_directories(&args.recipes), |dir| vec![dir]);
+            Box::new(out.engine_spinner(|| Training::create(recipe, env, dirs, Arc::clone(&stop)))?)
         }
     };
     started.store(true, Ordering::Relaxed);
@@ -150,15 +153,16 @@ pub(super) fn train_env(app: &App, recipe: &Recipe) -> anyhow::Result<TrainEnv> 
     })
 }
 
-/// The first of runs/kuhn-1, runs/kuhn-2, … that does not exist.
-fn free_directory(recipes: &[String]) -> PathBuf {
+/// Those of runs/kuhn-1, runs/kuhn-2, … that do not exist. Another process may create one of them first.
+fn numbered_directories(recipes: &[String]) -> Vec<PathBuf> {
     let stem = |name: &String| {
         let path = Path::new(name);
         let file = if path.extension().is_some_and(|e| e == "toml") { path.file_stem().map(Path::new) } else { None };
         file.unwrap_or(path).display().to_string().replace(['/', '\\'], "-")
     };
     let name = recipes.iter().map(stem).collect::<Vec<_>>().join("-");
-    (1..).map(|n| PathBuf::from(format!("runs/{name}-{n}"))).find(|p| !p.exists()).unwrap_or_else(|| "runs/run".into())
+    let free = (1..).map(|n| PathBuf::from(format!("runs/{name}-{n}"))).filter(|path| !path.exists());
+    free.take(MAX_CONCURRENT_STARTS).collect()
 }
 
 fn dry_run(args: &TrainArgs, recipe: &Recipe, env: &TrainEnv, out: &Output) -> anyhow::Result<()> {
