@@ -18,6 +18,7 @@ mod output;
 mod progress;
 mod table;
 mod task_selection;
+mod text;
 
 use clap::Parser;
 use cli::{Cli, Command};

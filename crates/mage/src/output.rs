@@ -1,6 +1,7 @@
 //! Terminal output: results on stdout; progress, hints, warnings and errors on stderr. With `--json`, stdout has JSON
 //! lines only.
 
+use crate::text::{printable, stderr_width, stdout_width, wrap};
 use anstyle::{AnsiColor, Style};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use serde::Serialize;
@@ -21,6 +22,17 @@ pub(crate) const BAD: Style = AnsiColor::Red.on_default();
 /// Text in a style. Colour codes are removed on output if colours are off.
 pub(crate) fn styled(style: Style, text: impl Display) -> String {
     format!("{style}{text}{style:#}")
+}
+
+/// Text as a terminal of this width displays it: without control characters, wrapped at words.
+fn display(text: impl Display, width: Option<usize>) -> String {
+    let text = printable(&text.to_string());
+    width.map_or_else(|| text.clone(), |width| wrap(&text, width))
+}
+
+/// Prints a line to stderr. Failures are ignored: there is no other place to report them.
+pub(crate) fn write_stderr(text: impl Display) {
+    let _ = writeln!(anstream::stderr(), "{}", display(text, stderr_width()));
 }
 
 /// Output mode of a command.
@@ -48,14 +60,14 @@ impl Output {
             return Ok(());
         }
         let mut stdout = anstream::stdout().lock();
-        writeln!(stdout, "{text}")?;
+        writeln!(stdout, "{}", display(text, stdout_width()))?;
         Ok(())
     }
 
     /// Prints text without a line break and flushes it.
     pub(crate) fn print(&self, text: impl Display) -> anyhow::Result<()> {
         let mut stdout = anstream::stdout().lock();
-        write!(stdout, "{text}")?;
+        write!(stdout, "{}", printable(&text.to_string()))?;
         stdout.flush()?;
         Ok(())
     }
@@ -63,8 +75,10 @@ impl Output {
     /// Prints a value as one line of JSON.
     pub(crate) fn object(&self, value: &impl Serialize) -> anyhow::Result<()> {
         let mut stdout = io::stdout().lock();
-        serde_json::to_writer(&mut stdout, value)?;
-        writeln!(stdout)?;
+        // JSON may contain C1 control characters as they are; a terminal would obey them.
+        let escape = |c: char| if matches!(c, '\u{7f}'..='\u{9f}') { format!("\\u{:04x}", c as u32) } else { c.into() };
+        let text: String = serde_json::to_string(value)?.chars().map(escape).collect();
+        writeln!(stdout, "{text}")?;
         stdout.flush()?;
         Ok(())
     }
@@ -72,13 +86,13 @@ impl Output {
     /// Prints a remark to stderr, unless quiet.
     pub(crate) fn hint(&self, text: impl Display) {
         if !self.quiet && !self.json {
-            let _ = writeln!(anstream::stderr(), "{}", styled(DIM, text));
+            write_stderr(styled(DIM, text));
         }
     }
 
     /// Prints a warning to stderr, even if quiet.
     pub(crate) fn warn(&self, text: impl Display) {
-        let _ = writeln!(anstream::stderr(), "{} {text}", styled(BOLD, "warning:"));
+        write_stderr(format!("{} {text}", styled(BOLD, "warning:")));
     }
 
     /// Prints an error with its causes, unless its message contains them.
@@ -89,7 +103,7 @@ impl Output {
                 text = format!("{text}: {cause}");
             }
         }
-        let _ = writeln!(anstream::stderr(), "{} {text}", styled(BAD.bold(), "error:"));
+        write_stderr(format!("{} {text}", styled(BAD.bold(), "error:")));
     }
 
     /// Runs `work` with a spinner.

@@ -1,42 +1,154 @@
 //! Text tables and number formats.
+//!
+//! A table that is wider than the terminal gets smaller in steps, until it fits: headers over several lines, one space
+//! between columns, no intervals, a shorter first column, fewer columns. A cell is never broken.
 
-use crate::output::{BOLD, styled};
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use crate::{
+    output::{BOLD, DIM, styled},
+    text::{shorten, stdout_width, wrap},
+};
+use textwrap::core::display_width;
+
+/// Narrowest first column of a table that does not fit.
+const MIN_FIRST: usize = 10;
 
 /// A table of numbers: the first column left-aligned, the others right-aligned.
 pub(crate) fn table<R>(header: &[&str], rows: R) -> String
 where
     R: IntoIterator<Item = Vec<String>>,
 {
-    layout(header, rows, CellAlignment::Right)
+    fit_numbers(header, rows.into_iter().collect(), stdout_width().unwrap_or(usize::MAX))
 }
 
-/// Lays out a table within the width of the terminal, with a bold header.
-fn layout<R>(header: &[&str], rows: R, alignment: CellAlignment) -> String
+/// A table of texts, all columns left-aligned. The last column is wrapped at words.
+pub(crate) fn columns<R>(header: &[&str], rows: R) -> String
 where
     R: IntoIterator<Item = Vec<String>>,
 {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
-    table.set_header(header.iter().map(|h| (*h).to_owned()).collect::<Vec<_>>());
-    table.add_rows(rows);
-    for (i, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, 2));
-        column.set_cell_alignment(if i == 0 { CellAlignment::Left } else { alignment });
-    }
-    // Some terminals report a width of 0.
-    if table.width().is_some_and(|w| w < 20) {
-        table.set_content_arrangement(ContentArrangement::Disabled);
-    }
-    let text = table.to_string();
-    match text.split_once('\n') {
-        Some((head, body)) => format!("{}\n{}", styled(BOLD, head.trim_end()), trim_lines(body)),
-        None => styled(BOLD, text.trim_end()),
-    }
+    fit_texts(header, rows.into_iter().collect(), stdout_width().unwrap_or(usize::MAX))
 }
 
-fn trim_lines(text: &str) -> String {
-    text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
+fn fit_numbers(header: &[&str], mut rows: Vec<Vec<String>>, limit: usize) -> String {
+    let mut header: Vec<Vec<String>> = header.iter().map(|h| vec![(*h).to_owned()]).collect();
+    let mut gap = 2;
+    let mut omitted = Vec::new();
+    if width(&header, &rows, gap) > limit {
+        header = stacked(&header, &rows);
+    }
+    if width(&header, &rows, gap) > limit {
+        gap = 1;
+    }
+    if width(&header, &rows, gap) > limit && rows.iter().flatten().any(|cell| without_interval(cell) != *cell) {
+        rows.iter_mut().flatten().for_each(|cell| *cell = without_interval(cell));
+        header = stacked(&header, &rows);
+        omitted.push("intervals".to_owned());
+    }
+    let excess = width(&header, &rows, gap).saturating_sub(limit);
+    if excess > 0 {
+        let first = column_width(&header, &rows, 0);
+        let shorter = first.saturating_sub(excess).max(MIN_FIRST.min(first));
+        rows.iter_mut().filter_map(|row| row.first_mut()).for_each(|cell| *cell = shorten(cell, shorter, true));
+        header[0].iter_mut().for_each(|word| *word = shorten(word, shorter, false));
+    }
+    let mut dropped = 0;
+    while width(&header, &rows, gap) > limit && header.len() > 2 {
+        header.pop();
+        rows.iter_mut().for_each(|row| drop(row.pop()));
+        dropped += 1;
+    }
+    if dropped > 0 {
+        omitted.push(format!("{dropped} columns"));
+    }
+    let mut text = render(&header, &rows, gap, |column| column > 0);
+    if !omitted.is_empty() {
+        let note = format!("without {}: the terminal has only {limit} columns", omitted.join(" and "));
+        text = format!("{text}\n{}", styled(DIM, wrap(&note, limit)));
+    }
+    text
+}
+
+fn fit_texts(header: &[&str], rows: Vec<Vec<String>>, limit: usize) -> String {
+    let header: Vec<Vec<String>> = header.iter().map(|h| vec![(*h).to_owned()]).collect();
+    if width(&header, &rows, 2) <= limit {
+        return render(&header, &rows, 2, |_| false);
+    }
+    let last = header.len() - 1;
+    let before = (0..last).map(|column| column_width(&header, &rows, column) + 2).sum::<usize>();
+    let room = limit.saturating_sub(before);
+    // A narrow last column would be hard to read: its text goes below the others, indented.
+    let (indent, below) = if room >= 24.min(limit / 2) { (before, false) } else { (4, true) };
+    let width = limit.saturating_sub(indent).max(1);
+    let mut lines = Vec::new();
+    for row in &rows {
+        let (text, others) = row.split_last().expect("a row has cells");
+        let start = render(&header[..last], &[others.to_vec()], 2, |_| false);
+        let start = start.split_once('\n').map_or("", |(_, row)| row);
+        let mut wrapped: Vec<String> =
+            wrap(text, width).lines().map(|line| format!("{}{line}", " ".repeat(indent))).collect();
+        match (below, wrapped.first_mut()) {
+            (true, _) => lines.push(start.to_owned()),
+            (false, Some(first)) => {
+                let padding = " ".repeat(before.saturating_sub(display_width(start)));
+                *first = format!("{start}{padding}{}", first.trim_start());
+            }
+            (false, None) => wrapped.push(start.to_owned()),
+        }
+        lines.extend(wrapped);
+    }
+    let names: Vec<String> = (0..header.len())
+        .map(|c| format!("{:<w$}", header[c][0], w = if c == last { 0 } else { column_width(&header, &rows, c) }))
+        .collect();
+    let names = if below { &names[..last] } else { &names[..] };
+    lines.insert(0, styled(BOLD, names.join("  ").trim_end()));
+    lines.join("\n")
+}
+
+/// Headers over several lines: each as narrow as the cells of its column and its longest word allow.
+fn stacked(header: &[Vec<String>], rows: &[Vec<String>]) -> Vec<Vec<String>> {
+    let column = |(i, lines): (usize, &Vec<String>)| {
+        let text = lines.join(" ");
+        let cells = rows.iter().filter_map(|row| row.get(i)).map(|cell| display_width(cell)).max().unwrap_or(0);
+        let word = text.split(' ').map(display_width).max().unwrap_or(0);
+        wrap(&text, cells.max(word)).lines().map(str::to_owned).collect()
+    };
+    header.iter().enumerate().map(column).collect()
+}
+
+fn column_width(header: &[Vec<String>], rows: &[Vec<String>], column: usize) -> usize {
+    let cells = rows.iter().filter_map(|row| row.get(column));
+    header[column].iter().chain(cells).map(|cell| display_width(cell)).max().unwrap_or(0)
+}
+
+fn width(header: &[Vec<String>], rows: &[Vec<String>], gap: usize) -> usize {
+    let columns = (0..header.len()).map(|column| column_width(header, rows, column)).sum::<usize>();
+    columns + gap * header.len().saturating_sub(1)
+}
+
+/// The lines of a table, without spaces at their ends. The header is bold.
+fn render(header: &[Vec<String>], rows: &[Vec<String>], gap: usize, right: impl Fn(usize) -> bool) -> String {
+    let widths: Vec<usize> = (0..header.len()).map(|column| column_width(header, rows, column)).collect();
+    let line = |cells: &mut dyn Iterator<Item = &str>| {
+        let cells = cells.zip(&widths).enumerate().map(|(column, (cell, width))| {
+            let padding = " ".repeat(width.saturating_sub(display_width(cell)));
+            if right(column) { format!("{padding}{cell}") } else { format!("{cell}{padding}") }
+        });
+        cells.collect::<Vec<_>>().join(&" ".repeat(gap)).trim_end().to_owned()
+    };
+    let height = header.iter().map(Vec::len).max().unwrap_or(0);
+    // Short headers stand at the bottom.
+    let word = |lines: &Vec<String>, n: usize| {
+        (n + lines.len()).checked_sub(height).map(|i| lines[i].clone()).unwrap_or_default()
+    };
+    let heads = (0..height).map(|n| header.iter().map(|lines| word(lines, n)).collect::<Vec<_>>());
+    let mut lines: Vec<String> = heads.map(|words| styled(BOLD, line(&mut words.iter().map(String::as_str)))).collect();
+    lines.extend(rows.iter().map(|row| line(&mut row.iter().map(String::as_str))));
+    lines.join("\n")
+}
+
+/// A number without its interval: ` [low, high]` or ` ± x`.
+fn without_interval(cell: &str) -> String {
+    let end = cell.find(" [").or_else(|| cell.find(" ± ")).unwrap_or(cell.len());
+    cell[..end].to_owned()
 }
 
 /// A signed score with three decimals.
@@ -46,19 +158,64 @@ pub(crate) fn score(x: f64) -> String {
     format!("{x:.3}")
 }
 
-/// A table of texts, all columns left-aligned.
-pub(crate) fn columns<R>(header: &[&str], rows: R) -> String
-where
-    R: IntoIterator<Item = Vec<String>>,
-{
-    layout(header, rows, CellAlignment::Left)
-}
-
 /// A duration in seconds, minutes or hours.
 pub(crate) fn duration(seconds: f64) -> String {
     match seconds {
         s if s < 100.0 => format!("{s:.0} s"),
         s if s < 6000.0 => format!("{:.1} min", s / 60.0),
         s => format!("{:.1} h", s / 3600.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: [&str; 6] =
+        ["episode", "n", "score", "memoryless optimum", "Bayes-adaptive optimum", "gap closed, at most"];
+
+    fn rows() -> Vec<Vec<String>> {
+        let row = |[k, gap]: [&str; 2]| {
+            [k, "12000", "0.218 [0.106, 0.330]", "0.125", "0.197", gap].map(str::to_owned).to_vec()
+        };
+        [["1", "-"], ["10", "86 % [14, 159]"]].map(row).to_vec()
+    }
+
+    fn widest(text: &str) -> usize {
+        text.lines().map(display_width).max().unwrap()
+    }
+
+    #[test]
+    fn a_table_fits_every_width_without_breaking_a_cell() {
+        let natural = widest(&fit_numbers(&HEADER, rows(), usize::MAX));
+        assert!(natural > 90);
+        for limit in 30..=natural {
+            let text = fit_numbers(&HEADER, rows(), limit);
+            assert!(widest(&text) <= limit, "{limit}:\n{text}");
+            assert!(text.contains("0.218"), "{limit}:\n{text}");
+        }
+        let at = |limit| fit_numbers(&HEADER, rows(), limit);
+        assert!(at(80).contains("0.218 [0.106, 0.330]") && at(80).contains("86 % [14, 159]"), "{}", at(80));
+        assert!(at(60).contains("without intervals") && at(60).contains("86 %"), "{}", at(60));
+        assert!(at(30).contains("without intervals and 2\ncolumns"), "{}", at(30));
+    }
+
+    #[test]
+    fn a_table_that_fits_has_one_line_per_row() {
+        let text = fit_numbers(&["policy", "n"], vec![vec!["bayes".into(), "1800".into()]], 80);
+        assert_eq!(text, format!("{}\nbayes   1800", styled(BOLD, "policy     n")));
+    }
+
+    #[test]
+    fn the_last_column_of_texts_is_wrapped_at_words() {
+        let rows =
+            || vec![vec!["kuhn".to_owned(), "two-player".to_owned(), "a small poker game with three cards".to_owned()]];
+        let header = ["name", "kind", "description"];
+        assert_eq!(fit_texts(&header, rows(), 80).lines().count(), 2);
+        let narrow = fit_texts(&header, rows(), 44);
+        assert!(widest(&narrow) <= 44 && narrow.contains("kuhn  two-player  a small poker game with"), "{narrow}");
+        assert!(narrow.contains("\n                  three cards"), "{narrow}");
+        let below = fit_texts(&header, rows(), 30);
+        assert!(widest(&below) <= 30 && below.contains("\n    a small poker game with"), "{below}");
     }
 }

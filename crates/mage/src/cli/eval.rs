@@ -1,6 +1,7 @@
 //! Arguments of `mage eval`, `mage sweep` and `mage report`.
 
 use super::{TaskSelection, at_least_one, seconds};
+use crate::output::write_stderr;
 use clap::Args;
 use mage_native::Device;
 use mage_remote::StatusLog;
@@ -106,7 +107,7 @@ impl EvalArgs {
             device: self.device,
             threads: self.threads,
             batch_invariant: self.batch_invariant,
-            status_log: StatusLog::new(|line| eprintln!("{line}")),
+            status_log: StatusLog::new(|line| write_stderr(line)),
         }
     }
 }

@@ -4,6 +4,7 @@ use crate::{
     cli::{RunsArgs, RunsCommand},
     output::{BOLD, Output, styled},
     table::{duration, score, table},
+    text::{shorten, stdout_width},
     usage,
 };
 use mage_env::Hash;
@@ -191,7 +192,7 @@ fn list(dir: &Path, out: &Output) -> anyhow::Result<()> {
     }
     let rows: Vec<Vec<String>> = runs.iter().filter_map(RunSummary::row).collect();
     if !rows.is_empty() {
-        out.line(fit(&HEADER, rows, width()))?;
+        out.line(fit(&HEADER, rows, stdout_width().unwrap_or(80)))?;
     }
     for run in runs.iter().filter(|run| run.state == RunState::Unreadable) {
         let error: Vec<&str> = run.error.iter().flat_map(|e| e.lines()).map(str::trim).collect();
@@ -212,12 +213,6 @@ const HEADER: [&str; 10] = ["run", "env", "method", "seed", "updates", "last", "
 const TEXT: [usize; 4] = [0, 1, 2, 9];
 /// Least width of the first column and of the method.
 const MIN_WIDTH: [(usize, usize); 2] = [(0, 11), (2, 6)];
-
-/// Width of the terminal, or 80.
-fn width() -> usize {
-    // Some terminals report a width of 0.
-    comfy_table::Table::new().width().filter(|w| *w >= 20).map_or(80, usize::from)
-}
 
 /// Lays out the table within `limit` columns: with narrower gaps, then shorter names of runs, then of methods.
 fn fit(header: &[&str], rows: Vec<Vec<String>>, limit: usize) -> String {
@@ -241,17 +236,6 @@ fn fit(header: &[&str], rows: Vec<Vec<String>>, limit: usize) -> String {
         if n == 0 { styled(BOLD, line.trim_end()) } else { line.trim_end().to_owned() }
     });
     lines.collect::<Vec<_>>().join("\n")
-}
-
-/// Shortens a text to `width` characters: from the left if the end identifies it, otherwise from the right.
-fn shorten(text: &str, width: usize, from_left: bool) -> String {
-    let length = text.chars().count();
-    let kept = width.saturating_sub(1);
-    match from_left {
-        _ if length <= width => text.to_owned(),
-        true => format!("…{}", text.chars().skip(length - kept).collect::<String>()),
-        false => format!("{}…", text.chars().take(kept).collect::<String>()),
-    }
 }
 
 /// A recipe key in which two runs differ, as printed with `--json`.

@@ -5,7 +5,7 @@ use crate::{
     cli::TrainArgs,
     command::recipe::compose,
     interrupt::Interrupted,
-    output::{BOLD, DIM, GOOD, Output, styled},
+    output::{BOLD, DIM, GOOD, Output, styled, write_stderr},
     progress::{TrainingProgress, estimate},
     table::{duration, score, table},
     task_selection::{print_warnings, read_population, usage_in},
@@ -149,7 +149,7 @@ pub(super) fn train_env(app: &App, recipe: &Recipe) -> anyhow::Result<TrainEnv> 
         env_spec,
         commit: option_env!("MAGE_COMMIT").map(str::to_owned),
         // Printed immediately, also during a progress bar, to explain delays.
-        status_log: StatusLog::new(|line| eprintln!("{line}")),
+        status_log: StatusLog::new(|line| write_stderr(line)),
     })
 }
 

@@ -6,7 +6,10 @@ use super::{
     checks::{Checks, text},
     vllm::VllmRequirements,
 };
-use crate::{App, cli::DoctorArgs, command::recipe::compose, command::train::train_env, output::Output, usage};
+use crate::{
+    App, cli::DoctorArgs, command::recipe::compose, command::train::train_env, output::Output, output::write_stderr,
+    usage,
+};
 use anyhow::bail;
 use futures_executor::block_on;
 use mage_engine::{ScoreRequest, Trainer, WeightsName};
@@ -75,7 +78,7 @@ fn check_engines(app: &App, recipe: &Recipe, checks: &mut Checks<'_>) -> anyhow:
     let printed = Mutex::new(BTreeSet::new());
     let notices = StatusLog::new(move |line| {
         if printed.lock().unwrap_or_else(PoisonError::into_inner).insert(line.to_owned()) {
-            eprintln!("{line}");
+            write_stderr(line);
         }
     });
     let mut pool = pool_settings(recipe, &model, &notices)?;

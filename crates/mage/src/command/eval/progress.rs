@@ -1,7 +1,7 @@
 //! Progress of one policy's evaluation: a bar with counts and the current wait on a terminal, otherwise a line after two
 //! seconds and then every thirty.
 
-use crate::{output::Output, progress::rounded, table::duration};
+use crate::{output::Output, progress::rounded, table::duration, text::printable};
 use indicatif::ProgressBar;
 use mage_remote::OpenAiClient;
 use mage_train::policy::CompletionCounter;
@@ -107,7 +107,7 @@ async fn refresh(state: Arc<ProgressState>) {
         let (counts, wait) = (state.counts(), state.wait(now - last_completion).unwrap_or_default());
         if terminal {
             state.bar.set_prefix(counts);
-            state.bar.set_message(wait);
+            state.bar.set_message(printable(&wait));
         } else if now >= next_line {
             next_line = now + LINE_INTERVAL;
             let done = state.done.load(Relaxed);
