@@ -3,7 +3,6 @@
 use crate::gpu::{Device, GpuModel};
 use crate::inference::NativeSampler;
 use crate::machine::Machine;
-use crate::model::param_layout::{ParamLayout, ParamTensor};
 use crate::model::{Qwen3Model, WeightSet, Weights};
 use crate::training::{CpuTrainer, CudaTrainer, TrainableParams};
 use crate::weights::atomic_write::replace_text;
@@ -11,8 +10,9 @@ use crate::weights::checkpoint::{self, WeightDtype};
 use crate::weights::description::ModelDescription;
 use crate::weights::hf_config::Config;
 use crate::weights::init;
-use crate::weights::lora::{LoraConfig, LoraLayout, NativeAdapter};
+use crate::weights::lora::NativeAdapter;
 use crate::weights::registry::{DeviceWeights, GpuWeights, WeightRegistry};
+use mage_engine::model::{LoraConfig, LoraLayout, ParamTensor};
 use mage_engine::{Error, Renderer, Result, Trainer, WeightsName};
 use mage_rng::Seed;
 use std::path::Path;
@@ -102,7 +102,7 @@ impl NativeModel {
         check_init(config, init_std, renderer)?;
         write_metadata(dir, config, renderer, format)?;
         let generate = |t: &ParamTensor| init::new_tensor(t, init_std, seed);
-        checkpoint::write_generated(&dir.join(WEIGHTS), &ParamLayout::new(config).tensors, format, generate)
+        checkpoint::write_generated(&dir.join(WEIGHTS), &config.param_layout().tensors, format, generate)
     }
 
     /// Whether all weight files of a model directory exist. Their content is not checked.
@@ -127,7 +127,7 @@ impl NativeModel {
                 format!("its weights need {:.1} GiB of memory, but {:.1} GiB are free", gib(needed), gib(free)),
             ));
         }
-        let flat = checkpoint::read_folder(dir, &ParamLayout::new(&config).tensors, optional_tensors(&config))?;
+        let flat = checkpoint::read_folder(dir, &config.param_layout().tensors, optional_tensors(&config))?;
         // Absolute, because adapters record it as their base model.
         let source = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned()).display().to_string();
         Ok(NativeModel { config, flat, renderer, adapter: None, source: Some(source) })
@@ -183,7 +183,7 @@ impl NativeModel {
 
     /// The tensors: name, shape, values.
     pub fn tensors(&self) -> impl Iterator<Item = (String, Vec<usize>, &[f32])> {
-        let tensors = ParamLayout::new(&self.config).tensors;
+        let tensors = self.config.param_layout().tensors;
         tensors.into_iter().map(|t| (t.name, t.shape, &self.flat[t.range]))
     }
 
@@ -387,7 +387,7 @@ pub(crate) fn write_model(
     format: WeightDtype,
 ) -> Result<()> {
     write_metadata(dir, config, renderer, format)?;
-    checkpoint::write_tensors(&dir.join(WEIGHTS), &[("", flat)], &ParamLayout::new(config).tensors, format)
+    checkpoint::write_tensors(&dir.join(WEIGHTS), &[("", flat)], &config.param_layout().tensors, format)
 }
 
 /// Writes everything except the weights.

@@ -1,18 +1,19 @@
 //! The LM head: log-probabilities and gradients, a part of the logits at a time.
 
 use super::workspace::logit_rows;
-use super::{GpuTokenLogprob, ModelTrainer, PARTIALS, PackedSequences};
+use super::{ModelTrainer, PARTIALS};
 use crate::error::Result;
 use crate::gemm::{GemmKind, Matrix};
 use crate::step_inputs::{LOGIT_THREADS, QUERY_WORDS};
 use crate::stream::args;
+use mage_engine::model::{PackedChunk, TokenLogprob};
 
 impl ModelTrainer {
     /// Leaves the gradient of the last hidden states in `dhidden`, and adds to those of the final norm and the LM head.
     pub(super) fn lm_head(
         &mut self,
-        sequences: &PackedSequences<'_>,
-        loss_grad: &mut impl FnMut(usize, GpuTokenLogprob) -> (f32, f32),
+        chunk: &PackedChunk,
+        loss_grad: &mut impl FnMut(usize, TokenLogprob) -> (f32, f32),
     ) -> Result<()> {
         let ModelTrainer {
             model,
@@ -28,7 +29,7 @@ impl ModelTrainer {
         } = self;
         let train_base = adapter.is_none();
         let (shape, f) = (&model.shape, &model.kernels.common);
-        let (n, d, v, count) = (sequences.tokens.len(), shape.hidden_size, shape.vocab_size, sequences.targets.len());
+        let (n, d, v, count) = (chunk.tokens.len(), shape.hidden_size, shape.vocab_size, chunk.predictions.len());
         let (stride, last) = (shape.logits_stride(), &workspace.hidden[shape.num_layers]);
         let rows = device_inputs.at(input_layout.target_indices);
         let norm = w.at(model.layout.final_norm.start);
@@ -64,7 +65,7 @@ impl ModelTrainer {
                 .iter()
                 .enumerate()
                 .map(|(i, &[logprob, entropy, logsumexp, _])| {
-                    let (by_logprob, by_entropy) = loss_grad(from + i, GpuTokenLogprob { logprob, entropy, logsumexp });
+                    let (by_logprob, by_entropy) = loss_grad(from + i, TokenLogprob { logprob, entropy, logsumexp });
                     [by_logprob, by_entropy]
                 })
                 .collect();

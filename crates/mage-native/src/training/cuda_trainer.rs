@@ -2,15 +2,13 @@
 
 use super::loss_stats::LossStats;
 use super::state::{PublishedState, SavedParams, TrainerState, child_path, digest, read_moments, write_moments};
-use crate::cpu::TokenLogprob;
 use crate::engine::{EngineContext, write_model};
-use crate::gpu::{failed, lora_layout};
-use crate::model::batch::{self, PackedChunk};
-use crate::model::param_layout::ParamTensor;
+use crate::gpu::failed;
+use crate::model::batch;
 use crate::weights::checkpoint::{self, CONFIG_SOURCE, WeightDtype};
-use crate::weights::lora::{self, LoraLayout, NativeAdapter};
+use crate::weights::lora::{self, NativeAdapter};
 use crate::weights::registry::{DeviceWeights, GpuWeights, PublishedWeights};
-use mage_cuda::{PackedSequences, TargetToken};
+use mage_engine::model::{AdamWParams, LoraLayout, ParamTensor};
 use mage_engine::{
     Error, Loss, LossReport, OptimStep, Result, StepReport, TokenForest, Trainer, TrainerCaps, WeightVersion,
     WeightsName,
@@ -43,10 +41,8 @@ impl CudaTrainer {
             Some(adapter) => {
                 let base_weights = shared.publish_gpu_base(&flat)?;
                 let base = &base_weights.cuda().base;
-                let layout = lora_layout(&adapter.layout);
-                let trainer =
-                    mage_cuda::ModelTrainer::with_adapter(model, base, &layout, &adapter.flat).map_err(failed)?;
-                (trainer, Some((adapter.layout, digest(&flat))))
+                let trainer = mage_cuda::ModelTrainer::with_adapter(model, base, &adapter.layout, &adapter.flat);
+                (trainer.map_err(failed)?, Some((adapter.layout, digest(&flat))))
             }
         };
         drop(flat);
@@ -121,19 +117,6 @@ impl CudaTrainer {
     }
 }
 
-/// A chunk in the format of the GPU trainer.
-fn packed_sequences(chunk: &PackedChunk) -> PackedSequences<'_> {
-    PackedSequences {
-        tokens: &chunk.tokens,
-        spans: chunk.spans.iter().map(|s| (s.query, s.query_len)).collect(),
-        targets: chunk
-            .predictions
-            .iter()
-            .map(|p| TargetToken { index: p.row, token: p.token, allowed: p.allowed.as_ref().map(|a| &a[..]) })
-            .collect(),
-    }
-}
-
 /// Joins adjacent ranges with the same weight decay. Only tensors with more than one dimension decay.
 fn decay_ranges(tensors: &[ParamTensor]) -> Vec<(Range<usize>, bool)> {
     let mut ranges: Vec<(Range<usize>, bool)> = Vec::new();
@@ -159,18 +142,11 @@ impl Trainer for CudaTrainer {
         self.pending = true;
         for chunk in &chunks {
             let mut stats = LossStats::default();
-            let record = |p: usize, statistics: mage_cuda::GpuTokenLogprob| {
-                let predicted = TokenLogprob {
-                    logprob: statistics.logprob,
-                    entropy: statistics.entropy,
-                    logsumexp: statistics.logsumexp,
-                };
-                stats.record(&chunk.predictions[p], predicted, loss)
-            };
+            let record = |p: usize, predicted| stats.record(&chunk.predictions[p], predicted, loss);
             // A sequence longer than a pass is a chunk of its own and runs with recomputation, which gives the same
             // bits.
             let recompute = self.shared.options.recompute || chunk.tokens.len() > self.budget;
-            self.trainer.forward_backward(&packed_sequences(chunk), recompute, record).map_err(failed)?;
+            self.trainer.forward_backward(chunk, recompute, record).map_err(failed)?;
             total.add(stats);
         }
         Ok(total.report(count))
@@ -193,19 +169,10 @@ impl Trainer for CudaTrainer {
             let tensor = tensors.iter().find(|t| t.range.contains(&at)).unwrap_or(&tensors[0]).clone();
             return self.state.skip(step, &tensor, grads[at], norm);
         }
-        let settings = self.state.advance(step, norm);
+        let params = self.state.advance(step, norm);
         for (range, decays) in decay_ranges(self.tensors()) {
-            let settings = mage_cuda::AdamWParams {
-                learning_rate: settings.learning_rate,
-                beta1: settings.beta1,
-                beta2: settings.beta2,
-                epsilon: settings.epsilon,
-                weight_decay: if decays { step.weight_decay } else { 0.0 },
-                grad_scale: settings.grad_scale,
-                correction1: settings.correction1,
-                correction2: settings.correction2,
-            };
-            self.trainer.adamw(range, &settings).map_err(failed)?;
+            let weight_decay = if decays { step.weight_decay } else { 0.0 };
+            self.trainer.adamw(range, &AdamWParams { weight_decay, ..params }).map_err(failed)?;
         }
         self.trainer.synchronize().map_err(failed)?;
         Ok(StepReport { grad_norm: norm, skipped: None, skipped_steps: self.state.skipped, steps: self.state.steps })

@@ -14,16 +14,16 @@ mod state;
 mod tests;
 mod trainable_params;
 
-use crate::cpu::{self, AdamW, Cpu};
+use crate::cpu::{self, Cpu};
 use crate::engine::{EngineContext, write_model};
 use crate::model::PackedWorkspace;
-use crate::model::batch::{self, PackedChunk};
-use crate::model::param_layout::ParamTensor;
+use crate::model::batch;
 use crate::weights::checkpoint::WeightDtype;
 use crate::weights::lora;
 use crate::weights::registry::DeviceWeights;
 pub use cuda_trainer::CudaTrainer;
 use loss_stats::LossStats;
+use mage_engine::model::{AdamWParams, PackedChunk, ParamTensor};
 use mage_engine::{
     KlForm, Loss, LossReport, OptimStep, Reduction, Result, StepReport, TokenForest, Trainer, TrainerCaps,
     WeightVersion, WeightsName,
@@ -245,7 +245,7 @@ impl Trainer for CpuTrainer {
                 let weight_decay = if tensor.shape.len() > 1 { step.weight_decay } else { 0.0 };
                 let at = || tensor.range.clone();
                 cpu.adamw(
-                    AdamW { weight_decay, ..set },
+                    AdamWParams { weight_decay, ..set },
                     &mut flat[at()],
                     &self.grads[at()],
                     &mut self.exp_avg[at()],

@@ -1,15 +1,14 @@
 //! Saving and restoring of trainer state, for exact resume.
 
 use super::{CpuTrainer, TrainableParams};
-use crate::cpu::AdamW;
 use crate::engine::EngineContext;
-use crate::model::param_layout::ParamTensor;
 use crate::model::{Qwen3Model, WeightSet};
 use crate::weights::atomic_write::replace_text;
 use crate::weights::checkpoint::{self, CONFIG_SOURCE, WeightDtype};
 use crate::weights::hf_config::Config;
-use crate::weights::lora::{self, LoraLayout, NativeAdapter};
+use crate::weights::lora::{self, NativeAdapter};
 use crate::weights::registry::{DeviceWeights, PublishedWeights};
+use mage_engine::model::{AdamWParams, LoraLayout, ParamTensor};
 use mage_engine::{Error, OptimStep, Result, StepReport, WeightVersion, WeightsName};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -58,12 +57,12 @@ impl TrainerState {
     }
 
     /// Counts a step and returns its AdamW parameters. Weight decay is set per tensor by the caller.
-    pub(super) fn advance(&mut self, step: &OptimStep, norm: f64) -> AdamW {
+    pub(super) fn advance(&mut self, step: &OptimStep, norm: f64) -> AdamWParams {
         self.consecutive_skips = 0;
         self.steps += 1;
         let t = self.steps as f64;
         let clip = f64::from(step.max_grad_norm);
-        AdamW {
+        AdamWParams {
             learning_rate: step.learning_rate,
             beta1: step.beta1,
             beta2: step.beta2,
