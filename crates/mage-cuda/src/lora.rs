@@ -1,11 +1,12 @@
 //! LoRA adapters: forward pass and gradients.
 //!
-//! `y += scale·B·(A·x)`. The base weights are frozen; A and B are bf16. The A matrices of projections with the same
-//! input are stacked, so that one GEMM computes them all.
+//! `y += scale·B·(A·x)`. The base weights are frozen; A and B are bf16. All products are cuBLASLt GEMMs ([`CublasLt`]);
+//! no kernel of this crate knows LoRA. The A matrices of projections with the same input are stacked, so that one GEMM
+//! computes them all; each B then adds to its own columns of the output.
 
 use crate::buffer::DeviceBuffer;
 use crate::error::{CudaError, Result};
-use crate::gemm::{CublasLt, GemmKind, Matrix};
+use crate::gemm::{CublasLt, Gemm, GemmKind, Matrix};
 use crate::model::{CudaModel, CudaWeights, check_len};
 use crate::stream::Stream;
 use mage_engine::model::{LoraGroupLayout, LoraLayout, ProjectionGroup};
@@ -86,17 +87,8 @@ impl<'a> LoraWithScratch<'a> {
     ) -> Result<Matrix> {
         let lora_a_out = Matrix::new(self.lora_a_out, group_layout.total_rank);
         let (shape, a) = ((n, group_layout.total_rank, x.stride), self.weight_matrix(&group_layout.lora_a, x.stride));
-        cublas.matmul_scaled(
-            s,
-            GemmKind::Forward,
-            shape,
-            x,
-            a,
-            None,
-            lora_a_out,
-            false,
-            self.adapter.layout.lora.scale(),
-        )?;
+        let gemm = Gemm::new(GemmKind::Forward, shape, x, a, lora_a_out);
+        cublas.matmul(s, gemm.scaled(self.adapter.layout.lora.scale()))?;
         Ok(lora_a_out)
     }
 
@@ -116,7 +108,8 @@ impl<'a> LoraWithScratch<'a> {
             let (a_out, to) =
                 (lora_a_out.skip_columns(projection.rank_offset), y.skip_columns(projection.output_offset));
             let b = self.weight_matrix(&projection.lora_b, rank);
-            cublas.matmul(s, GemmKind::Forward, (n, projection.outputs, rank), a_out, b, Some(to), to, false)?;
+            let gemm = Gemm::new(GemmKind::Forward, (n, projection.outputs, rank), a_out, b, to);
+            cublas.matmul(s, gemm.accumulate())?;
         }
         Ok(())
     }
@@ -140,29 +133,12 @@ impl<'a> LoraWithScratch<'a> {
             let (from, to) =
                 (dy.skip_columns(projection.output_offset), dlora_a_out.skip_columns(projection.rank_offset));
             let (b, scale) = (self.weight_matrix(&projection.lora_b, rank), self.adapter.layout.lora.scale());
-            cublas.matmul_scaled(
-                s,
-                GemmKind::InputGrad,
-                (n, projection.outputs, rank),
-                from,
-                b,
-                None,
-                to,
-                false,
-                scale,
-            )?;
+            let gemm = Gemm::new(GemmKind::InputGrad, (n, projection.outputs, rank), from, b, to);
+            cublas.matmul(s, gemm.scaled(scale))?;
         }
         let a = self.weight_matrix(&group_layout.lora_a, dx.stride);
-        cublas.matmul(
-            s,
-            GemmKind::InputGrad,
-            (n, group_layout.total_rank, dx.stride),
-            dlora_a_out,
-            a,
-            Some(dx),
-            dx,
-            false,
-        )
+        let shape = (n, group_layout.total_rank, dx.stride);
+        cublas.matmul(s, Gemm::new(GemmKind::InputGrad, shape, dlora_a_out, a, dx).accumulate())
     }
 
     /// Adds to the gradients of A and B.
@@ -184,22 +160,15 @@ impl<'a> LoraWithScratch<'a> {
             let (dy, a_out) =
                 (dy.skip_columns(projection.output_offset), lora_a_out.skip_columns(projection.rank_offset));
             let db = Matrix::new(grads.at(projection.lora_b.start), rank);
-            cublas.matmul(s, GemmKind::WeightGrad, (n, projection.outputs, rank), dy, a_out, Some(db), db, true)?;
+            let gemm = Gemm::new(GemmKind::WeightGrad, (n, projection.outputs, rank), dy, a_out, db);
+            cublas.matmul(s, gemm.accumulate())?;
         }
         let (dlora_a_out, da) = (
             Matrix::new(dlora_a_out, group_layout.total_rank),
             Matrix::new(grads.at(group_layout.lora_a.start), x.stride),
         );
-        cublas.matmul(
-            s,
-            GemmKind::WeightGrad,
-            (n, group_layout.total_rank, x.stride),
-            dlora_a_out,
-            x,
-            Some(da),
-            da,
-            true,
-        )
+        let shape = (n, group_layout.total_rank, x.stride);
+        cublas.matmul(s, Gemm::new(GemmKind::WeightGrad, shape, dlora_a_out, x, da).accumulate())
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::buffer::DeviceBuffer;
 use crate::device::CudaDevice;
 use crate::error::{CudaError, Result};
-use crate::gemm::{CublasLt, GemmKind, Matrix};
+use crate::gemm::{CublasLt, Gemm, GemmKind, Matrix};
 use crate::lora::LoraWithScratch;
 use crate::nvrtc::KernelModule;
 use crate::shape::ModelShape;
@@ -209,7 +209,7 @@ impl CudaModel {
         let (first, outputs, inputs) = self.projection(layer, group);
         let (x, y, weight) = (Matrix::new(x, inputs), Matrix::new(y, outputs), Matrix::new(w.at(first), inputs));
         let base = base.map(|at| Matrix::new(at, outputs));
-        cublas.matmul(s, GemmKind::Forward, (n, outputs, inputs), x, weight, base, y, false)?;
+        cublas.matmul(s, Gemm::new(GemmKind::Forward, (n, outputs, inputs), x, weight, y).plus(base))?;
         lora.map_or(Ok(()), |lora| lora.forward(s, cublas, (layer, group), n, x, y))
     }
 

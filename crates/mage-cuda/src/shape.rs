@@ -76,6 +76,11 @@ impl ModelShape {
         self.vocab_size.next_multiple_of(8)
     }
 
+    /// Rows computed at a time, so that at most `max_logits` logits are in memory.
+    pub(crate) fn logit_rows(&self, max_logits: usize) -> usize {
+        (max_logits / self.logits_stride()).clamp(64, 4096)
+    }
+
     /// Row stride of per-head fp32 statistics, in elements. Aligns rows to 16 bytes.
     pub(crate) fn head_stats_stride(&self) -> usize {
         self.num_heads.next_multiple_of(4)

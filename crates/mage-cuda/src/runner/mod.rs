@@ -11,7 +11,7 @@ mod tests;
 
 use crate::buffer::{DeviceBuffer, Pod};
 use crate::error::{CudaError, Result};
-use crate::gemm::{CublasLt, GemmKind, Matrix};
+use crate::gemm::{CublasLt, Gemm, GemmKind, Matrix};
 use crate::lora::WeightsRef;
 use crate::model::CudaModel;
 use crate::pinned::PinnedBuffer;
@@ -86,8 +86,8 @@ struct RunnerWorkspace {
 const MAX_INPUT_WORDS: usize = 8 << 20;
 /// Capacity of the pinned input buffer in words.
 const PINNED_WORDS: usize = 1 << 20;
-/// Maximum number of logits in memory at a time.
-const MAX_LOGITS: usize = 1 << 27;
+/// Maximum number of logits in memory at a time; training passes have their own limit.
+const MAX_STEP_LOGITS: usize = 1 << 27;
 /// Maximum batch size of graph steps.
 const MAX_GRAPH_ROWS: usize = 1024;
 
@@ -340,7 +340,8 @@ impl ModelRunner {
         let head = Matrix::new(w.at(model.layout.lm_head.start), d);
         let logits = Matrix::new(workspace.logits.at(0), shape.logits_stride());
         let shape_of = (count, shape.vocab_size, d);
-        cublas.matmul(s, GemmKind::Forward, shape_of, Matrix::new(normed, d), head, None, logits, true)?;
+        let gemm = Gemm::new(GemmKind::Forward, shape_of, Matrix::new(normed, d), head, logits);
+        cublas.matmul(s, gemm.f32_out())?;
         let (logits, stride) = (workspace.logits.at(0), shape.logits_stride() as u64);
         s.launch(
             model.kernels.common.sample_or_score,
@@ -461,5 +462,5 @@ fn row_widths(c: &crate::ModelShape) -> [usize; 7] {
 }
 
 fn logit_rows(shape: &crate::ModelShape) -> usize {
-    (MAX_LOGITS / shape.logits_stride()).clamp(64, 4096)
+    shape.logit_rows(MAX_STEP_LOGITS)
 }

@@ -4,7 +4,7 @@ use super::workspace::GpuLayerActivations;
 use super::{ModelTrainer, PARTIALS};
 use crate::attention::AttentionGrads;
 use crate::error::Result;
-use crate::gemm::{GemmKind, Matrix};
+use crate::gemm::{Gemm, GemmKind, Matrix};
 use crate::lora::LoraWithScratch;
 use crate::stream::args;
 use mage_engine::model::ProjectionGroup;
@@ -15,7 +15,7 @@ impl ModelTrainer {
         let (offset, outputs, inputs) = self.model.projection(layer, group);
         let ModelTrainer { stream: s, cublas, weights: w, adapter, workspace, .. } = self;
         let (dy, m, dx) = (Matrix::new(dy, outputs), Matrix::new(w.at(offset), inputs), Matrix::new(dx, inputs));
-        cublas.matmul(s, GemmKind::InputGrad, (n, outputs, inputs), dy, m, None, dx, false)?;
+        cublas.matmul(s, Gemm::new(GemmKind::InputGrad, (n, outputs, inputs), dy, m, dx))?;
         let lora = LoraWithScratch::new(adapter.as_ref(), &workspace.lora_a_out);
         lora.map_or(Ok(()), |lora| {
             lora.backward_input(s, cublas, (layer, group), n, dy, dx, workspace.dlora_a_out.at(0))
@@ -32,7 +32,7 @@ impl ModelTrainer {
             return lora.backward_weights(s, cublas, (layer, group), n, dy, x, workspace.dlora_a_out.at(0), grads);
         }
         let dw = Matrix::new(grads.at(offset), inputs);
-        cublas.matmul(s, GemmKind::WeightGrad, (n, outputs, inputs), dy, x, Some(dw), dw, true)
+        cublas.matmul(s, Gemm::new(GemmKind::WeightGrad, (n, outputs, inputs), dy, x, dw).accumulate())
     }
 
     /// Recomputes a norm's output.

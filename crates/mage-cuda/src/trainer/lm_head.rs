@@ -3,7 +3,7 @@
 use super::workspace::logit_rows;
 use super::{ModelTrainer, PARTIALS};
 use crate::error::Result;
-use crate::gemm::{GemmKind, Matrix};
+use crate::gemm::{Gemm, GemmKind, Matrix};
 use crate::step_inputs::{LOGIT_THREADS, QUERY_WORDS};
 use crate::stream::args;
 use mage_engine::model::{PackedChunk, TokenLogprob};
@@ -50,7 +50,7 @@ impl ModelTrainer {
         for from in (0..count).step_by(rows_at_once) {
             let m = rows_at_once.min(count - from);
             let normed = Matrix::new(workspace.selected_normed.at(from * d), d);
-            cublas.matmul(s, GemmKind::Forward, (m, v, d), normed, lm_head, None, logits, true)?;
+            cublas.matmul(s, Gemm::new(GemmKind::Forward, (m, v, d), normed, lm_head, logits).f32_out())?;
             let queries_offset = input_layout.queries + from * QUERY_WORDS;
             let row_args = (workspace.logits.at(0), stride as u64, v, device_inputs.at(0), queries_offset);
             s.launch(
@@ -87,10 +87,10 @@ impl ModelTrainer {
                 ],
             )?;
             let dnormed = Matrix::new(workspace.dselected_normed.at(from * d), d);
-            cublas.matmul(s, GemmKind::InputGrad, (m, v, d), dlogits, lm_head, None, dnormed, false)?;
+            cublas.matmul(s, Gemm::new(GemmKind::InputGrad, (m, v, d), dlogits, lm_head, dnormed))?;
             if train_base {
                 let dhead = Matrix::new(grads.at(model.layout.lm_head.start), d);
-                cublas.matmul(s, GemmKind::WeightGrad, (m, v, d), dlogits, normed, Some(dhead), dhead, true)?;
+                cublas.matmul(s, Gemm::new(GemmKind::WeightGrad, (m, v, d), dlogits, normed, dhead).accumulate())?;
             }
         }
         workspace.dselected.clear(s, 0, count * d)?;

@@ -80,11 +80,11 @@ pub(super) struct TrainerWorkspace {
 }
 
 /// Maximum number of logits in memory at a time.
-const MAX_LOGITS: usize = 1 << 28;
+const MAX_PASS_LOGITS: usize = 1 << 28;
 
 /// Rows of logits in memory at a time.
 pub(super) fn logit_rows(shape: &ModelShape) -> usize {
-    (MAX_LOGITS / shape.logits_stride()).clamp(64, 4096) / 64 * 64
+    shape.logit_rows(MAX_PASS_LOGITS) / 64 * 64
 }
 
 /// Elements of the partial sums of reductions over rows.
