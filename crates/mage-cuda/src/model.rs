@@ -1,4 +1,8 @@
 //! A model's shape and kernels on a GPU, and its weights.
+//!
+//! A [`CudaModel`] holds no weights, so that several versions ([`CudaWeights`]) and adapters share its kernels. Its
+//! methods launch the operations that training and inference have in common. They take device addresses and row counts;
+//! callers guarantee that the buffers are large enough and stay allocated until the stream has passed.
 
 use crate::buffer::DeviceBuffer;
 use crate::device::CudaDevice;

@@ -1,4 +1,9 @@
 //! Loaded models, and the state shared by the trainers and samplers created from them.
+//!
+//! A [`NativeModel`] is in host memory: configuration, fp32 parameters, tokenizer, optional adapter. Opening an engine
+//! consumes it and returns a sampler, with a trainer if one is asked for. Both hold the same [`EngineContext`]: the
+//! trainer publishes versions of weights to its registry, and the sampler looks up the version of each request there.
+//! With an adapter the base weights are frozen and published as [`BASE`](WeightsName::BASE).
 
 use crate::gpu::{Device, GpuModel};
 use crate::inference::NativeSampler;
@@ -329,6 +334,27 @@ impl EngineContext {
         Ok(base_only)
     }
 
+    /// Loads weights without an adapter.
+    pub(crate) fn load(&self, flat: Vec<f32>) -> Result<DeviceWeights> {
+        match &self.gpu {
+            Some(gpu) => gpu.upload_base(&flat),
+            None => {
+                let base = Arc::new(self.pool.install(|| self.model.weights(flat)));
+                Ok(DeviceWeights::Cpu(WeightSet { base, adapter: None }))
+            }
+        }
+    }
+
+    /// The frozen base weights of adapters, if the base weights are not trained.
+    pub(crate) fn frozen_base(&self) -> Option<DeviceWeights> {
+        match &self.gpu {
+            Some(gpu) => {
+                let base = Arc::clone(gpu.base.get()?);
+                Some(DeviceWeights::Cuda(GpuWeights { base, adapter: None }))
+            }
+            None => Some(DeviceWeights::Cpu(WeightSet { base: Arc::clone(self.base.get()?), adapter: None })),
+        }
+    }
     /// Uploads an adapter for the frozen base weights; `None` if there are none.
     pub(crate) fn adapter_on_base(&self, layout: &Arc<LoraLayout>, flat: &[f32]) -> Result<Option<DeviceWeights>> {
         if let Some(gpu) = &self.gpu {

@@ -1,4 +1,9 @@
 //! Activation and gradient buffers of a training pass.
+//!
+//! Buffers are allocated for the longest pass so far, rounded up, and reused. With recomputation one layer's activations
+//! are kept instead of all. The memory plan of callers relies on
+//! [`bytes_per_token`](super::ModelTrainer::bytes_per_token) and [`fixed_bytes`](super::ModelTrainer::fixed_bytes):
+//! a buffer added here must be counted there.
 
 use crate::attention::AttentionBuffers;
 use crate::buffer::DeviceBuffer;

@@ -59,7 +59,7 @@ pub struct TokenLogprob {
     pub logsumexp: f32,
 }
 
-/// Parameters of one AdamW step over a range of parameters.
+/// Scalars of an AdamW update of a range of parameters, from an [`OptimStep`](crate::OptimStep) and the gradient norm.
 #[derive(Clone, Copy, Debug)]
 pub struct AdamWParams {
     /// Learning rate.

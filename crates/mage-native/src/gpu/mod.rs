@@ -1,4 +1,9 @@
 //! Device selection, and the model on a GPU.
+//!
+//! [`Device::Auto`] uses a GPU only if its kernels support the model; an explicit device never falls back. A
+//! [`GpuModel`] holds kernels and frozen base weights, and divides the memory: the trainer allocates its state first and
+//! reserves memory for passes and published snapshots; the KV cache gets the rest. Trainer and sampler are in
+//! `training::cuda_trainer` and `inference::backend::cuda`, kernels and GEMMs in `mage-cuda`.
 
 mod memory_plan;
 

@@ -1,4 +1,9 @@
 //! The state of a request inside the scheduler.
+//!
+//! A [`Sequence`] is a request to sample or to score: its tokens, KV-cache blocks and progress. `num_computed` counts the
+//! tokens whose keys and values are cached. Preemption resets it and frees the blocks, but keeps tokens and results, so
+//! that a resumed sequence is only prefilled again. A backend asks for the [`LogitQuery`] at a position and answers with
+//! a `LogitResult`.
 
 use super::kv_cache::prefix_tree::NONE;
 use super::response::{ResponseHandle, SamplerResponse};
