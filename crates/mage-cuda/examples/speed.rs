@@ -9,9 +9,11 @@
 //! kernels. Weights and tokens are random; every token is a target.
 
 use mage_cuda::{
-    AdamWParams, BLOCK_SIZE, CudaDevice, CudaModel, GpuLayerLayout, GpuLogitQuery, GpuLogitResult, GpuLoraGroupLayout,
-    GpuLoraLayout, GpuLoraProjectionLayout, GpuParamLayout, GpuSequenceSlice, ModelRunner, ModelShape, ModelTrainer,
-    PackedSequences, StepBatch, TargetToken, WeightsRef,
+    CudaDevice, CudaModel, KernelLogitQuery, ModelRunner, ModelShape, ModelTrainer, StepBatch, WeightsRef,
+};
+use mage_engine::model::{
+    AdamWParams, BLOCK_SIZE, LayerLayout, LogitResult, LoraConfig, LoraGroupLayout, LoraLayout, LoraProjectionLayout,
+    PackedChunk, ParamLayout, Prediction, SequenceSlice,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -40,7 +42,7 @@ fn shape(name: &str) -> Result<ModelShape, Any> {
     })
 }
 
-fn layout(c: &ModelShape) -> GpuParamLayout {
+fn layout(c: &ModelShape) -> ParamLayout {
     let mut len = 0;
     let mut alloc = |n: usize| -> Range<usize> {
         len += n;
@@ -48,7 +50,7 @@ fn layout(c: &ModelShape) -> GpuParamLayout {
     };
     let (d, q, kv) = (c.hidden_size, c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim);
     let embed_tokens = alloc(c.vocab_size * d);
-    let layers = (0..c.num_layers).map(|_| GpuLayerLayout {
+    let layers = (0..c.num_layers).map(|_| LayerLayout {
         input_layernorm: alloc(d),
         qkv_proj: alloc((q + 2 * kv) * d),
         qk_norm: alloc(2 * c.head_dim),
@@ -61,12 +63,12 @@ fn layout(c: &ModelShape) -> GpuParamLayout {
     let final_norm = alloc(d);
     // Larger models have an untied LM head.
     let lm_head = if d > 2560 { alloc(c.vocab_size * d) } else { embed_tokens.clone() };
-    GpuParamLayout { lm_head, embed_tokens, layers, final_norm, len }
+    ParamLayout { tensors: Vec::new(), lm_head, embed_tokens, layers, final_norm, len }
 }
 
-/// LoRA of rank 16 on every projection.
-fn lora_layout(c: &ModelShape) -> GpuLoraLayout {
-    const RANK: usize = 16;
+/// LoRA of the default rank on every projection.
+fn lora_layout(c: &ModelShape) -> LoraLayout {
+    let lora = LoraConfig::default();
     let mut len = 0;
     let mut alloc = |n: usize| -> Range<usize> {
         len += n;
@@ -74,18 +76,18 @@ fn lora_layout(c: &ModelShape) -> GpuLoraLayout {
     };
     let (d, q, kv) = (c.hidden_size, c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim);
     let mut group = |inputs: usize, outputs: &[usize]| {
-        let total_rank = outputs.len() * RANK;
+        let total_rank = outputs.len() * lora.rank;
         let (lora_a, mut output_offset) = (alloc(total_rank * inputs), 0);
         let projections = outputs.iter().enumerate().map(|(i, &outputs)| {
             output_offset += outputs;
-            GpuLoraProjectionLayout {
-                lora_b: alloc(outputs * RANK),
+            LoraProjectionLayout {
+                lora_b: alloc(outputs * lora.rank),
                 outputs,
                 output_offset: output_offset - outputs,
-                rank_offset: i * RANK,
+                rank_offset: i * lora.rank,
             }
         });
-        Some(GpuLoraGroupLayout { projections: projections.collect(), lora_a, total_rank })
+        Some(LoraGroupLayout { projections: projections.collect(), lora_a, total_rank })
     };
     let layers = (0..c.num_layers)
         .map(|_| {
@@ -97,7 +99,7 @@ fn lora_layout(c: &ModelShape) -> GpuLoraLayout {
             ]
         })
         .collect();
-    GpuLoraLayout { rank: RANK, scale: 2.0, layers, len }
+    LoraLayout { lora, tensors: Vec::new(), layers, len }
 }
 
 /// Values with a standard deviation of 0.02.
@@ -106,7 +108,7 @@ fn random_small(len: usize) -> Vec<f32> {
 }
 
 /// Values with a standard deviation of 0.02; norm weights are 1.
-fn random_weights(p: &GpuParamLayout) -> Vec<f32> {
+fn random_weights(p: &ParamLayout) -> Vec<f32> {
     let mut all = vec![0.0_f32; p.len];
     let chunk = p.len.div_ceil(std::thread::available_parallelism().map_or(1, Into::into));
     std::thread::scope(|s| {
@@ -178,22 +180,19 @@ fn main() -> Result<(), Any> {
                 drop(flat);
                 let n = sequences * length;
                 let tokens = tokens(n);
-                let targets = (0..n as u32).map(|index| TargetToken {
-                    index,
-                    token: tokens[(index as usize + 1) % n],
-                    allowed: None,
-                });
-                let batch = PackedSequences {
-                    tokens: &tokens,
-                    spans: (0..sequences).map(|i| (i * length, length)).collect(),
-                    targets: targets.collect(),
-                };
+                let mut chunk = PackedChunk::default();
+                for sequence in tokens.chunks(length) {
+                    chunk.push(sequence.iter().copied());
+                }
+                chunk.predictions = (0..n)
+                    .map(|i| Prediction { row: i as u32, token: tokens[(i + 1) % n], ..Default::default() })
+                    .collect();
                 let mut times = Vec::new();
                 let mut loss = 0.0;
                 for i in 0..9 {
                     let start = Instant::now();
                     let mut sum = 0.0;
-                    trainer.forward_backward(&batch, recompute, |_, c| {
+                    trainer.forward_backward(&chunk, recompute, |_, c| {
                         sum -= f64::from(c.logprob);
                         (-1.0 / n as f32, 0.0)
                     })?;
@@ -233,8 +232,8 @@ fn main() -> Result<(), Any> {
                 let weights_ref = WeightsRef { base: &weights, adapter: adapter.as_ref() };
                 let mut runner = ModelRunner::new(&model, batch * blocks_per_sequence, has_option("invariant"))?;
                 let block_tables: Vec<u32> = (0..(batch * blocks_per_sequence) as u32).collect();
-                let mut results = vec![GpuLogitResult::default(); batch];
-                let query = GpuLogitQuery { token: None, uniform: 0.5, ..GpuLogitQuery::score(0, None) };
+                let mut results = vec![LogitResult::default(); batch];
+                let query = KernelLogitQuery { token: None, uniform: 0.5, ..KernelLogitQuery::score(0, None) };
                 let queries = vec![query; batch];
                 // Prefill in batches.
                 let start = Instant::now();
@@ -242,8 +241,8 @@ fn main() -> Result<(), Any> {
                 let prompts_per_step = (8192 / prompt).max(1);
                 for first in (0..batch).step_by(prompts_per_step) {
                     let count = prompts_per_step.min(batch - first);
-                    let slices: Vec<GpuSequenceSlice> = (0..count)
-                        .map(|i| GpuSequenceSlice {
+                    let slices: Vec<SequenceSlice> = (0..count)
+                        .map(|i| SequenceSlice {
                             token_offset: i * prompt,
                             num_tokens: prompt,
                             start_position: 0,
@@ -264,8 +263,8 @@ fn main() -> Result<(), Any> {
                 let mut next: Vec<u32> = results.iter().map(|a| a.token).collect();
                 let mut times = Vec::new();
                 for i in 0..new {
-                    let slices: Vec<GpuSequenceSlice> = (0..batch)
-                        .map(|b| GpuSequenceSlice {
+                    let slices: Vec<SequenceSlice> = (0..batch)
+                        .map(|b| SequenceSlice {
                             token_offset: b,
                             num_tokens: 1,
                             start_position: prompt + i,

@@ -1,4 +1,8 @@
-//! Device memory.
+//! Buffers in device memory.
+//!
+//! A [`DeviceBuffer`] owns an allocation and knows its length, but kernels receive plain addresses
+//! ([`at`](DeviceBuffer::at)) without bounds. [`reserve`](DeviceBuffer::reserve) discards the contents and moves the
+//! address, so graphs captured with the old one must be dropped. Copies are in stream order; those to the host wait.
 
 use crate::device::CudaDevice;
 use crate::error::{CudaError, ErrorContext, Result};

@@ -165,7 +165,7 @@ pub(crate) mod tests {
         }
         // In a separate process: afterwards the device is unusable.
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-        child.args(["--ignored", "--exact", "device::tests::loses_the_device", "--nocapture"]);
+        child.args(["--ignored", "--exact", "device::tests::subprocess_that_loses_the_device", "--nocapture"]);
         let output = child.output().unwrap();
         let stdout = String::from_utf8_lossy(&output.stdout);
         assert!(
@@ -177,7 +177,7 @@ pub(crate) mod tests {
 
     #[test]
     #[ignore = "makes the device unusable; another test runs it in a separate process"]
-    fn loses_the_device() {
+    fn subprocess_that_loses_the_device() {
         let Some(device) = device_or_skip("device loss was not tested") else { return };
         let shape = ModelShape {
             vocab_size: 8,

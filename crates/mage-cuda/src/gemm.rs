@@ -56,6 +56,51 @@ pub(crate) enum GemmKind {
     WeightGrad,
 }
 
+/// A GEMM of a linear layer. Operands are bf16.
+#[derive(Clone, Copy)]
+pub(crate) struct Gemm {
+    kind: GemmKind,
+    /// Rows, outputs and inputs of the linear layer.
+    shape: (usize, usize, usize),
+    a: Matrix,
+    b: Matrix,
+    /// Added to the product; may be the output.
+    base: Option<Matrix>,
+    out: Matrix,
+    /// Whether `base` and the output are fp32.
+    f32_out: bool,
+    /// Factor of the product.
+    scale: f32,
+}
+
+impl Gemm {
+    /// `a` and `b` are x and W for [`Forward`](GemmKind::Forward), dy and W for [`InputGrad`](GemmKind::InputGrad), dy
+    /// and x for [`WeightGrad`](GemmKind::WeightGrad). `shape` is (rows, outputs, inputs) of the linear layer.
+    pub(crate) fn new(kind: GemmKind, shape: (usize, usize, usize), a: Matrix, b: Matrix, out: Matrix) -> Self {
+        Gemm { kind, shape, a, b, base: None, out, f32_out: kind == GemmKind::WeightGrad, scale: 1.0 }
+    }
+
+    /// Adds a matrix to the product.
+    pub(crate) fn plus(self, base: Option<Matrix>) -> Self {
+        Gemm { base, ..self }
+    }
+
+    /// Adds the product to the output.
+    pub(crate) fn accumulate(self) -> Self {
+        self.plus(Some(self.out))
+    }
+
+    /// Writes fp32 output, as weight gradients always are.
+    pub(crate) fn f32_out(self) -> Self {
+        Gemm { f32_out: true, ..self }
+    }
+
+    /// Multiplies the product by a factor.
+    pub(crate) fn scaled(self, scale: f32) -> Self {
+        Gemm { scale, ..self }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct GemmKey {
     kind: GemmKind,
@@ -108,39 +153,9 @@ impl CublasLt {
         Ok(cublas)
     }
 
-    /// `shape` is (rows, outputs, inputs) of the linear layer. `a` and `b` are x and W for
-    /// [`Forward`](GemmKind::Forward), dy and W for [`InputGrad`](GemmKind::InputGrad), dy and x for
-    /// [`WeightGrad`](GemmKind::WeightGrad). `base`, if given, is added; it may be the output itself. With `f32_out`
-    /// the output is fp32.
-    #[allow(clippy::too_many_arguments)]
-    pub(crate) fn matmul(
-        &mut self,
-        stream: &Stream,
-        kind: GemmKind,
-        shape: (usize, usize, usize),
-        a: Matrix,
-        b: Matrix,
-        base: Option<Matrix>,
-        out: Matrix,
-        f32_out: bool,
-    ) -> Result<()> {
-        self.matmul_scaled(stream, kind, shape, a, b, base, out, f32_out, 1.0)
-    }
-
-    /// [`matmul`](Self::matmul) with the product multiplied by `scale`.
-    #[allow(clippy::too_many_arguments)]
-    pub(crate) fn matmul_scaled(
-        &mut self,
-        stream: &Stream,
-        kind: GemmKind,
-        shape: (usize, usize, usize),
-        a: Matrix,
-        b: Matrix,
-        base: Option<Matrix>,
-        out: Matrix,
-        f32_out: bool,
-        scale: f32,
-    ) -> Result<()> {
+    /// Runs a GEMM.
+    pub(crate) fn matmul(&mut self, stream: &Stream, gemm: Gemm) -> Result<()> {
+        let Gemm { kind, shape, a, b, base, out, f32_out, scale } = gemm;
         if shape.0 == 0 {
             return Ok(());
         }
@@ -148,9 +163,9 @@ impl CublasLt {
             let size = if f32_out { 4 } else { 2 };
             for first in (0..shape.0).step_by(MAX_INVARIANT_ROWS) {
                 let after = |m: Matrix, size: usize| Matrix::new(m.at + (first * m.stride * size) as u64, m.stride);
-                let part = (MAX_INVARIANT_ROWS.min(shape.0 - first), shape.1, shape.2);
+                let shape = (MAX_INVARIANT_ROWS.min(shape.0 - first), shape.1, shape.2);
                 let base = base.map(|m| after(m, size));
-                self.matmul_scaled(stream, kind, part, after(a, 2), b, base, after(out, size), f32_out, scale)?;
+                self.matmul(stream, Gemm { shape, a: after(a, 2), base, out: after(out, size), ..gemm })?;
             }
             return Ok(());
         }

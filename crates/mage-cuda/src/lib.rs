@@ -12,7 +12,8 @@
 //!
 //! Every driver call is unsafe. Buffers know their length. Tokens, row indices, positions, block ids, lengths and tries
 //! from callers are validated against it before a kernel is launched, and kernels get their sizes from the same shapes.
-//! Parameter layouts ([`GpuParamLayout`], [`GpuLoraLayout`]) are trusted.
+//! Parameter layouts ([`ParamLayout`](mage_engine::model::ParamLayout),
+//! [`LoraLayout`](mage_engine::model::LoraLayout)) are trusted.
 
 mod attention;
 mod buffer;
@@ -41,19 +42,17 @@ pub use buffer::{DeviceBuffer, Pod};
 pub use device::{CudaDevice, DeviceInfo};
 pub use error::{CudaError, Result};
 pub use library_search::{LibrarySearch, LibraryStatus, find_libraries};
-pub use lora::{
-    CudaAdapter, GpuLoraGroupLayout, GpuLoraLayout, GpuLoraProjectionLayout, NUM_PROJECTION_GROUPS, WeightsRef,
-};
+pub use lora::{CudaAdapter, WeightsRef, check_lora_rank};
 pub use model::{CudaModel, CudaWeights};
 pub use nvrtc::is_compiling;
-pub use runner::{GpuSequenceSlice, ModelRunner, StepBatch};
-pub use shape::{GpuLayerLayout, GpuParamLayout, ModelShape};
-pub use step_inputs::{Candidates, GpuLogitQuery, GpuLogitResult};
+pub use runner::{ModelRunner, StepBatch};
+pub use shape::ModelShape;
+pub use step_inputs::{Candidates, KernelLogitQuery};
 pub use throughput::{Throughput, measure_throughput};
 pub use token_trie::TokenTrie;
-pub use trainer::{AdamWParams, GpuTokenLogprob, ModelTrainer, PackedSequences, TargetToken};
+pub use trainer::ModelTrainer;
 
-/// Tokens per KV-cache block.
-pub const BLOCK_SIZE: usize = 16;
 /// Rows of an attention tile.
 const TILE: usize = 64;
+/// Words of an `AttentionTile`.
+const TILE_WORDS: usize = 5;

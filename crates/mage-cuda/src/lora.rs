@@ -1,91 +1,31 @@
 //! LoRA adapters: forward pass and gradients.
 //!
-//! `y += scale·B·(A·x)`. The base weights are frozen; A and B are bf16. The A matrices of projections with the same
-//! input are stacked, so that one GEMM computes them all.
+//! `y += scale·B·(A·x)`. The base weights are frozen; A and B are bf16. All products are cuBLASLt GEMMs ([`CublasLt`]);
+//! no kernel of this crate knows LoRA. The A matrices of projections with the same input are stacked, so that one GEMM
+//! computes them all; each B then adds to its own columns of the output.
 
 use crate::buffer::DeviceBuffer;
 use crate::error::{CudaError, Result};
-use crate::gemm::{CublasLt, GemmKind, Matrix};
+use crate::gemm::{CublasLt, Gemm, GemmKind, Matrix};
 use crate::model::{CudaModel, CudaWeights, check_len};
 use crate::stream::Stream;
+use mage_engine::model::{LoraGroupLayout, LoraLayout, ProjectionGroup};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Projections of a layer with the same input.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum GpuProjectionGroup {
-    Qkv,
-    Out,
-    GateUp,
-    Down,
-}
-
-/// Number of projection groups per layer.
-pub const NUM_PROJECTION_GROUPS: usize = 4;
-
-/// B matrix of one projection. It reads the A output from `rank_offset` on and adds to the group's outputs from
-/// `output_offset` on.
-#[derive(Clone, Debug)]
-pub struct GpuLoraProjectionLayout {
-    /// Range of B, `outputs` rows of `rank` elements.
-    pub lora_b: Range<usize>,
-    /// Rows of B.
-    pub outputs: usize,
-    /// First output that B adds to.
-    pub output_offset: usize,
-    /// First element of the A output that B reads.
-    pub rank_offset: usize,
-}
-
-/// LoRA matrices of one projection group.
-#[derive(Clone, Debug)]
-pub struct GpuLoraGroupLayout {
-    /// All A matrices, stacked.
-    pub lora_a: Range<usize>,
-    /// Rows of the stacked A matrices.
-    pub total_rank: usize,
-    /// The B matrices.
-    pub projections: Vec<GpuLoraProjectionLayout>,
-}
-
-/// Ranges of an adapter's parameters in the flat buffer.
-#[derive(Clone, Debug)]
-pub struct GpuLoraLayout {
-    /// LoRA rank.
-    pub rank: usize,
-    /// Scale of the adapter's output.
-    pub scale: f32,
-    /// By layer and projection group: QKV; attention output; gate and up; down.
-    pub layers: Vec<[Option<GpuLoraGroupLayout>; NUM_PROJECTION_GROUPS]>,
-    /// Number of parameters.
-    pub len: usize,
-}
-
-impl GpuLoraLayout {
-    /// Rejects adapters whose rank the GEMMs do not support.
-    pub fn check(&self) -> Result<()> {
-        Self::check_rank(self.rank)
+/// Rejects a rank that the GEMMs do not support.
+pub fn check_lora_rank(rank: usize) -> Result<()> {
+    if rank.is_multiple_of(8) {
+        return Ok(());
     }
-
-    /// Rejects a rank that the GEMMs do not support.
-    pub fn check_rank(rank: usize) -> Result<()> {
-        if rank.is_multiple_of(8) {
-            return Ok(());
-        }
-        let problem = format!("rank {rank} is not a multiple of 8");
-        Err(CudaError::new("loading an adapter on the GPU", problem)
-            .hint("use a rank that is a multiple of 8, merge the adapter into the model, or use --device cpu"))
-    }
-
-    /// Maximum size of a group's A output per token.
-    pub fn max_total_rank(&self) -> usize {
-        self.layers.iter().flatten().flatten().map(|g| g.total_rank).max().unwrap_or(0)
-    }
+    let problem = format!("rank {rank} is not a multiple of 8");
+    Err(CudaError::new("loading an adapter on the GPU", problem)
+        .hint("use a rank that is a multiple of 8, merge the adapter into the model, or use --device cpu"))
 }
 
 /// An adapter on the GPU, in bf16.
 pub struct CudaAdapter {
-    pub(crate) layout: Arc<GpuLoraLayout>,
+    pub(crate) layout: Arc<LoraLayout>,
     pub(crate) weights: CudaWeights,
 }
 
@@ -107,8 +47,8 @@ pub struct WeightsRef<'a> {
 
 impl CudaModel {
     /// Uploads an adapter from a flat buffer in the order of the layout.
-    pub fn upload_adapter(&self, layout: &Arc<GpuLoraLayout>, flat: &[f32]) -> Result<CudaAdapter> {
-        layout.check()?;
+    pub fn upload_adapter(&self, layout: &Arc<LoraLayout>, flat: &[f32]) -> Result<CudaAdapter> {
+        check_lora_rank(layout.lora.rank)?;
         check_len(flat.len(), layout.len)?;
         Ok(CudaAdapter { layout: Arc::clone(layout), weights: self.upload_bf16(flat)? })
     }
@@ -128,7 +68,7 @@ impl<'a> LoraWithScratch<'a> {
         adapter.map(|adapter| LoraWithScratch { adapter, lora_a_out: lora_a_out.at(0) })
     }
 
-    fn group(&self, layer: usize, group: GpuProjectionGroup) -> Option<&'a GpuLoraGroupLayout> {
+    fn group(&self, layer: usize, group: ProjectionGroup) -> Option<&'a LoraGroupLayout> {
         self.adapter.layout.layers[layer][group as usize].as_ref()
     }
 
@@ -141,13 +81,14 @@ impl<'a> LoraWithScratch<'a> {
         &self,
         s: &Stream,
         cublas: &mut CublasLt,
-        group_layout: &GpuLoraGroupLayout,
+        group_layout: &LoraGroupLayout,
         n: usize,
         x: Matrix,
     ) -> Result<Matrix> {
         let lora_a_out = Matrix::new(self.lora_a_out, group_layout.total_rank);
         let (shape, a) = ((n, group_layout.total_rank, x.stride), self.weight_matrix(&group_layout.lora_a, x.stride));
-        cublas.matmul_scaled(s, GemmKind::Forward, shape, x, a, None, lora_a_out, false, self.adapter.layout.scale)?;
+        let gemm = Gemm::new(GemmKind::Forward, shape, x, a, lora_a_out);
+        cublas.matmul(s, gemm.scaled(self.adapter.layout.lora.scale()))?;
         Ok(lora_a_out)
     }
 
@@ -156,18 +97,19 @@ impl<'a> LoraWithScratch<'a> {
         &self,
         s: &Stream,
         cublas: &mut CublasLt,
-        (layer, group): (usize, GpuProjectionGroup),
+        (layer, group): (usize, ProjectionGroup),
         n: usize,
         x: Matrix,
         y: Matrix,
     ) -> Result<()> {
         let Some(group_layout) = self.group(layer, group) else { return Ok(()) };
-        let (rank, lora_a_out) = (self.adapter.layout.rank, self.apply_lora_a(s, cublas, group_layout, n, x)?);
+        let (rank, lora_a_out) = (self.adapter.layout.lora.rank, self.apply_lora_a(s, cublas, group_layout, n, x)?);
         for projection in &group_layout.projections {
             let (a_out, to) =
                 (lora_a_out.skip_columns(projection.rank_offset), y.skip_columns(projection.output_offset));
             let b = self.weight_matrix(&projection.lora_b, rank);
-            cublas.matmul(s, GemmKind::Forward, (n, projection.outputs, rank), a_out, b, Some(to), to, false)?;
+            let gemm = Gemm::new(GemmKind::Forward, (n, projection.outputs, rank), a_out, b, to);
+            cublas.matmul(s, gemm.accumulate())?;
         }
         Ok(())
     }
@@ -179,41 +121,24 @@ impl<'a> LoraWithScratch<'a> {
         &self,
         s: &Stream,
         cublas: &mut CublasLt,
-        (layer, group): (usize, GpuProjectionGroup),
+        (layer, group): (usize, ProjectionGroup),
         n: usize,
         dy: Matrix,
         dx: Matrix,
         dlora_a_out: u64,
     ) -> Result<()> {
         let Some(group_layout) = self.group(layer, group) else { return Ok(()) };
-        let (rank, dlora_a_out) = (self.adapter.layout.rank, Matrix::new(dlora_a_out, group_layout.total_rank));
+        let (rank, dlora_a_out) = (self.adapter.layout.lora.rank, Matrix::new(dlora_a_out, group_layout.total_rank));
         for projection in &group_layout.projections {
             let (from, to) =
                 (dy.skip_columns(projection.output_offset), dlora_a_out.skip_columns(projection.rank_offset));
-            let (b, scale) = (self.weight_matrix(&projection.lora_b, rank), self.adapter.layout.scale);
-            cublas.matmul_scaled(
-                s,
-                GemmKind::InputGrad,
-                (n, projection.outputs, rank),
-                from,
-                b,
-                None,
-                to,
-                false,
-                scale,
-            )?;
+            let (b, scale) = (self.weight_matrix(&projection.lora_b, rank), self.adapter.layout.lora.scale());
+            let gemm = Gemm::new(GemmKind::InputGrad, (n, projection.outputs, rank), from, b, to);
+            cublas.matmul(s, gemm.scaled(scale))?;
         }
         let a = self.weight_matrix(&group_layout.lora_a, dx.stride);
-        cublas.matmul(
-            s,
-            GemmKind::InputGrad,
-            (n, group_layout.total_rank, dx.stride),
-            dlora_a_out,
-            a,
-            Some(dx),
-            dx,
-            false,
-        )
+        let shape = (n, group_layout.total_rank, dx.stride);
+        cublas.matmul(s, Gemm::new(GemmKind::InputGrad, shape, dlora_a_out, a, dx).accumulate())
     }
 
     /// Adds to the gradients of A and B.
@@ -222,7 +147,7 @@ impl<'a> LoraWithScratch<'a> {
         &self,
         s: &Stream,
         cublas: &mut CublasLt,
-        (layer, group): (usize, GpuProjectionGroup),
+        (layer, group): (usize, ProjectionGroup),
         n: usize,
         dy: Matrix,
         x: Matrix,
@@ -230,27 +155,20 @@ impl<'a> LoraWithScratch<'a> {
         grads: &DeviceBuffer<f32>,
     ) -> Result<()> {
         let Some(group_layout) = self.group(layer, group) else { return Ok(()) };
-        let (rank, lora_a_out) = (self.adapter.layout.rank, self.apply_lora_a(s, cublas, group_layout, n, x)?);
+        let (rank, lora_a_out) = (self.adapter.layout.lora.rank, self.apply_lora_a(s, cublas, group_layout, n, x)?);
         for projection in &group_layout.projections {
             let (dy, a_out) =
                 (dy.skip_columns(projection.output_offset), lora_a_out.skip_columns(projection.rank_offset));
             let db = Matrix::new(grads.at(projection.lora_b.start), rank);
-            cublas.matmul(s, GemmKind::WeightGrad, (n, projection.outputs, rank), dy, a_out, Some(db), db, true)?;
+            let gemm = Gemm::new(GemmKind::WeightGrad, (n, projection.outputs, rank), dy, a_out, db);
+            cublas.matmul(s, gemm.accumulate())?;
         }
         let (dlora_a_out, da) = (
             Matrix::new(dlora_a_out, group_layout.total_rank),
             Matrix::new(grads.at(group_layout.lora_a.start), x.stride),
         );
-        cublas.matmul(
-            s,
-            GemmKind::WeightGrad,
-            (n, group_layout.total_rank, x.stride),
-            dlora_a_out,
-            x,
-            Some(da),
-            da,
-            true,
-        )
+        let shape = (n, group_layout.total_rank, x.stride);
+        cublas.matmul(s, Gemm::new(GemmKind::WeightGrad, shape, dlora_a_out, x, da).accumulate())
     }
 }
 
@@ -260,9 +178,8 @@ mod tests {
 
     #[test]
     fn ranks_that_are_not_multiples_of_8_are_rejected() {
-        let layout = |rank| GpuLoraLayout { rank, scale: 2.0, layers: Vec::new(), len: 0 };
-        assert!(layout(16).check().is_ok());
-        let error = layout(12).check().unwrap_err().to_string();
+        assert!(check_lora_rank(16).is_ok());
+        let error = check_lora_rank(12).unwrap_err().to_string();
         assert!(error.contains("12") && error.contains("multiple of 8"), "{error}");
     }
 }

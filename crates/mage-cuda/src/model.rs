@@ -1,20 +1,25 @@
 //! A model's shape and kernels on a GPU, and its weights.
+//!
+//! A [`CudaModel`] holds no weights, so that several versions ([`CudaWeights`]) and adapters share its kernels. Its
+//! methods launch the operations that training and inference have in common. They take device addresses and row counts;
+//! callers guarantee that the buffers are large enough and stay allocated until the stream has passed.
 
 use crate::buffer::DeviceBuffer;
 use crate::device::CudaDevice;
 use crate::error::{CudaError, Result};
-use crate::gemm::{CublasLt, GemmKind, Matrix};
-use crate::lora::{GpuProjectionGroup, LoraWithScratch};
+use crate::gemm::{CublasLt, Gemm, GemmKind, Matrix};
+use crate::lora::LoraWithScratch;
 use crate::nvrtc::KernelModule;
-use crate::shape::{GpuParamLayout, ModelShape};
+use crate::shape::ModelShape;
 use crate::stream::{Stream, args};
+use mage_engine::model::{ParamLayout, ProjectionGroup};
 use std::sync::Arc;
 
 /// A model's shape and kernels on a GPU. Trainers, runners and weights share it.
 pub struct CudaModel {
     pub(crate) device: Arc<CudaDevice>,
     pub(crate) shape: ModelShape,
-    pub(crate) layout: GpuParamLayout,
+    pub(crate) layout: ParamLayout,
     pub(crate) kernels: KernelModule,
     /// Per position, `head_dim / 2` cosines and as many sines.
     pub(crate) rope_table: DeviceBuffer<f32>,
@@ -52,7 +57,7 @@ impl CudaModel {
     pub fn new(
         device: &Arc<CudaDevice>,
         shape: ModelShape,
-        layout: GpuParamLayout,
+        layout: ParamLayout,
         rope_table: &[f32],
     ) -> Result<Arc<Self>> {
         shape.check()?;
@@ -124,14 +129,15 @@ impl CudaModel {
     }
 
     /// Offset of a projection group's weights, its number of outputs and its number of inputs.
-    pub(crate) fn projection(&self, layer: usize, group: GpuProjectionGroup) -> (usize, usize, usize) {
-        let (c, at) = (&self.shape, &self.layout.layers[layer]);
-        match group {
-            GpuProjectionGroup::Qkv => (at.qkv_proj.start, c.qkv_dim(), c.hidden_size),
-            GpuProjectionGroup::Out => (at.o_proj.start, c.hidden_size, c.attn_out_dim()),
-            GpuProjectionGroup::GateUp => (at.gate_up_proj.start, 2 * c.intermediate_size, c.hidden_size),
-            GpuProjectionGroup::Down => (at.down_proj.start, c.hidden_size, c.intermediate_size),
-        }
+    pub(crate) fn projection(&self, layer: usize, group: ProjectionGroup) -> (usize, usize, usize) {
+        let c = &self.shape;
+        let (outputs, inputs) = match group {
+            ProjectionGroup::Qkv => (c.qkv_dim(), c.hidden_size),
+            ProjectionGroup::Out => (c.hidden_size, c.attn_out_dim()),
+            ProjectionGroup::GateUp => (2 * c.intermediate_size, c.hidden_size),
+            ProjectionGroup::Down => (c.hidden_size, c.intermediate_size),
+        };
+        (group.base_weights(&self.layout.layers[layer]).start, outputs, inputs)
     }
 
     /// Threads per row of the hidden size, at eight elements each.
@@ -198,7 +204,7 @@ impl CudaModel {
         s: &Stream,
         cublas: &mut CublasLt,
         (w, lora): (&CudaWeights, Option<LoraWithScratch<'_>>),
-        (layer, group): (usize, GpuProjectionGroup),
+        (layer, group): (usize, ProjectionGroup),
         n: usize,
         x: u64,
         base: Option<u64>,
@@ -207,7 +213,7 @@ impl CudaModel {
         let (first, outputs, inputs) = self.projection(layer, group);
         let (x, y, weight) = (Matrix::new(x, inputs), Matrix::new(y, outputs), Matrix::new(w.at(first), inputs));
         let base = base.map(|at| Matrix::new(at, outputs));
-        cublas.matmul(s, GemmKind::Forward, (n, outputs, inputs), x, weight, base, y, false)?;
+        cublas.matmul(s, Gemm::new(GemmKind::Forward, (n, outputs, inputs), x, weight, y).plus(base))?;
         lora.map_or(Ok(()), |lora| lora.forward(s, cublas, (layer, group), n, x, y))
     }
 
@@ -226,10 +232,10 @@ impl CudaModel {
         y: u64,
     ) -> Result<()> {
         let norm_weight = weights.0.at(self.layout.layers[layer].post_attention_layernorm.start);
-        self.linear(s, cublas, weights, (layer, GpuProjectionGroup::Out), n, attn_out, Some(x), residual)?;
+        self.linear(s, cublas, weights, (layer, ProjectionGroup::Out), n, attn_out, Some(x), residual)?;
         self.rms_norm(s, residual, norm_weight, n, normed, rstd)?;
-        self.linear(s, cublas, weights, (layer, GpuProjectionGroup::GateUp), n, normed, None, gate_up)?;
+        self.linear(s, cublas, weights, (layer, ProjectionGroup::GateUp), n, normed, None, gate_up)?;
         self.swiglu(s, gate_up, n, mlp_act)?;
-        self.linear(s, cublas, weights, (layer, GpuProjectionGroup::Down), n, mlp_act, Some(residual), y)
+        self.linear(s, cublas, weights, (layer, ProjectionGroup::Down), n, mlp_act, Some(residual), y)
     }
 }

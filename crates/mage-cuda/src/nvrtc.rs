@@ -117,7 +117,7 @@ impl DecodeConfig {
         // Per KV block: its keys and values, and a token's queries, key, value, RoPE row and block id. Then the queue
         // entries. A static_assert in the kernel source checks the sum.
         let token_bytes = (shape.group_size() + 4) * row_bytes + 16;
-        let warp_bytes = Self::STAGES * (2 * crate::BLOCK_SIZE * row_bytes + token_bytes)
+        let warp_bytes = Self::STAGES * (2 * mage_engine::model::BLOCK_SIZE * row_bytes + token_bytes)
             + (8 * (Self::STAGES + 2)).next_multiple_of(16);
         DecodeConfig { max_warps: (shared_bytes / warp_bytes).clamp(1, Self::MAX_WARPS), warp_bytes }
     }

@@ -1,8 +1,8 @@
-//! Model shape and parameter layout.
+//! Model shape.
 
 use crate::error::{CudaError, Result};
 use crate::nvrtc::{MAX_GROUP_SIZE, MAX_HEAD_DIM};
-use std::ops::Range;
+use mage_engine::model::BLOCK_SIZE;
 
 /// The shape of a Qwen3 model.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -76,6 +76,11 @@ impl ModelShape {
         self.vocab_size.next_multiple_of(8)
     }
 
+    /// Rows computed at a time, so that at most `max_logits` logits are in memory.
+    pub(crate) fn logit_rows(&self, max_logits: usize) -> usize {
+        (max_logits / self.logits_stride()).clamp(64, 4096)
+    }
+
     /// Row stride of per-head fp32 statistics, in elements. Aligns rows to 16 bytes.
     pub(crate) fn head_stats_stride(&self) -> usize {
         self.num_heads.next_multiple_of(4)
@@ -93,40 +98,6 @@ impl ModelShape {
 
     /// Elements of one layer's part of a KV-cache block.
     pub(crate) fn block_elements(&self) -> usize {
-        2 * self.num_kv_heads * crate::BLOCK_SIZE * self.head_dim
+        2 * self.num_kv_heads * BLOCK_SIZE * self.head_dim
     }
-}
-
-/// Ranges of a layer's parameters in the flat buffer, with Hugging Face names.
-#[derive(Clone, Debug)]
-pub struct GpuLayerLayout {
-    /// RMSNorm before attention.
-    pub input_layernorm: Range<usize>,
-    /// Query, key and value projections.
-    pub qkv_proj: Range<usize>,
-    /// RMSNorm weights of queries, then of keys.
-    pub qk_norm: Range<usize>,
-    /// Attention output projection.
-    pub o_proj: Range<usize>,
-    /// RMSNorm before the MLP.
-    pub post_attention_layernorm: Range<usize>,
-    /// Gate projection, then up projection.
-    pub gate_up_proj: Range<usize>,
-    /// MLP output projection.
-    pub down_proj: Range<usize>,
-}
-
-/// Ranges of all parameters in the flat buffer.
-#[derive(Clone, Debug)]
-pub struct GpuParamLayout {
-    /// Token embeddings.
-    pub embed_tokens: Range<usize>,
-    /// Layers, in order.
-    pub layers: Vec<GpuLayerLayout>,
-    /// RMSNorm after the last layer.
-    pub final_norm: Range<usize>,
-    /// Output projection; equals `embed_tokens` if tied.
-    pub lm_head: Range<usize>,
-    /// Number of parameters.
-    pub len: usize,
 }

@@ -1,9 +1,10 @@
-//! Inputs of kernels that change every step, and the results of logit queries.
+//! Inputs of kernels that change every step.
 //!
 //! Small inputs of a step go to the device as one buffer of 32-bit words. Action-mask tries are uploaded once and stay
 //! on the device.
 
 use crate::token_trie::TokenTrie;
+use mage_engine::ActionSet;
 
 /// The tokens that may be sampled.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,9 +32,10 @@ impl<'a> Candidates<'a> {
     }
 }
 
-/// A query about one row of logits.
+/// A query about one row of logits, as the sampling kernel takes it. Unlike in a request, the uniform variate is drawn
+/// and the candidates are a list or a trie node.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct GpuLogitQuery<'a> {
+pub struct KernelLogitQuery<'a> {
     /// The token to score; `None` samples one.
     pub token: Option<u32>,
     /// The candidates.
@@ -50,11 +52,11 @@ pub struct GpuLogitQuery<'a> {
     pub uniform: f32,
 }
 
-impl<'a> GpuLogitQuery<'a> {
+impl<'a> KernelLogitQuery<'a> {
     /// Scores a token.
     pub fn score(token: u32, allowed: Option<&'a [u32]>) -> Self {
         let candidates = Candidates::from_list(allowed);
-        GpuLogitQuery {
+        KernelLogitQuery {
             token: Some(token),
             candidates,
             top_k: 0,
@@ -66,42 +68,21 @@ impl<'a> GpuLogitQuery<'a> {
     }
 }
 
-/// Result of a logit query.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-#[repr(C)]
-pub struct GpuLogitResult {
-    /// The scored or sampled token.
-    pub token: u32,
-    /// Its log-probability among the candidates at temperature 1; NaN if logits are not finite.
-    pub logprob: f32,
-    /// Sampled: its log-probability under the sampling distribution. Scored: the entropy.
-    pub aux: f32,
-    /// Index of the next trie node plus one; 0 if not sampled at a node.
-    next_node_plus_one: u32,
-}
-
-impl GpuLogitResult {
-    /// If sampled at a trie node: the index of the node that follows.
-    pub fn next_node(&self) -> Option<u32> {
-        self.next_node_plus_one.checked_sub(1)
-    }
-}
-
 /// Threads per row of logits.
 pub(crate) const LOGIT_THREADS: usize = 512;
 /// Words of a `LogitQuery` on the device.
 pub(crate) const QUERY_WORDS: usize = 8;
 const SAMPLE: u32 = u32::MAX;
-const ALL_TOKENS: u32 = TokenTrie::ALL_TOKENS;
+const ALL_TOKENS: u32 = ActionSet::ALL_TOKENS;
 const TRIE_NODE: u32 = u32::MAX - 1;
 
 /// Step inputs being assembled on the host.
 #[derive(Default)]
-pub(crate) struct GpuStepInputs {
+pub(crate) struct StepInputs {
     pub(crate) data: Vec<u32>,
 }
 
-impl GpuStepInputs {
+impl StepInputs {
     pub(crate) fn clear(&mut self) {
         self.data.clear();
     }
@@ -122,7 +103,7 @@ impl GpuStepInputs {
 
     /// Writes query `i` of those at `queries_offset`. Its token list is appended. For a trie node, `node` is its offset
     /// in the device's trie buffer.
-    pub(crate) fn set_query(&mut self, queries_offset: usize, i: usize, query: &GpuLogitQuery<'_>, node: u32) {
+    pub(crate) fn set_query(&mut self, queries_offset: usize, i: usize, query: &KernelLogitQuery<'_>, node: u32) {
         let (list, count) = match query.candidates {
             Candidates::All => (0, ALL_TOKENS),
             Candidates::List(tokens) => (self.push(tokens.iter().copied()) as u32, tokens.len() as u32),

@@ -3,7 +3,7 @@
 use crate::buffer::DeviceBuffer;
 use crate::device::CudaDevice;
 use crate::error::Result;
-use crate::gemm::{CublasLt, GemmKind, Matrix};
+use crate::gemm::{CublasLt, Gemm, GemmKind, Matrix};
 use crate::stream::Stream;
 use std::sync::Arc;
 use std::time::Instant;
@@ -34,7 +34,7 @@ pub fn measure_throughput(device: &Arc<CudaDevice>) -> Result<Throughput> {
     let to = DeviceBuffer::<u16>::new(device, N * N)?;
     let matrix = |b: &DeviceBuffer<u16>| Matrix::new(b.at(0), N);
     let seconds = best(&stream, || {
-        cublas.matmul(&stream, GemmKind::Forward, (N, N, N), matrix(&a), matrix(&b), None, matrix(&to), false)
+        cublas.matmul(&stream, Gemm::new(GemmKind::Forward, (N, N, N), matrix(&a), matrix(&b), matrix(&to)))
     })?;
     let from = DeviceBuffer::<f32>::zeros(device, 256 << 20)?;
     let copy = DeviceBuffer::<f32>::new(device, from.len())?;

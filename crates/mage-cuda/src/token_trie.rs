@@ -8,14 +8,15 @@
 use crate::buffer::DeviceBuffer;
 use crate::device::CudaDevice;
 use crate::error::{CudaError, Result};
-use crate::step_inputs::{Candidates, GpuLogitQuery};
+use crate::step_inputs::{Candidates, KernelLogitQuery};
 use crate::stream::Stream;
+use mage_engine::ActionSet;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 /// A trie of token sequences. The data starts with the offset of each node (so the first word is the number of nodes).
 /// A node is its number of candidates, the candidates, and for each the index of the next node. If all tokens are
-/// candidates, a node is [`TokenTrie::ALL_TOKENS`], a token, the index of the node after it, and the index of the node
+/// candidates, a node is [`ActionSet::ALL_TOKENS`], a token, the index of the node after it, and the index of the node
 /// after all other tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenTrie<'a> {
@@ -26,9 +27,6 @@ pub struct TokenTrie<'a> {
 }
 
 impl TokenTrie<'_> {
-    /// In place of the number of candidates: all tokens are candidates.
-    pub const ALL_TOKENS: u32 = u32::MAX;
-
     /// Rejects offsets outside the data, and candidates outside the vocabulary.
     pub fn check(&self, vocabulary: usize) -> Result<()> {
         let invalid = |problem: String| Err(CudaError::new("checking a token trie", problem));
@@ -40,7 +38,7 @@ impl TokenTrie<'_> {
             let node = self.data.get(*offset as usize..).and_then(|data| {
                 let (count, rest) = data.split_first()?;
                 match *count {
-                    Self::ALL_TOKENS => Some((&[][..], rest.get(1..3)?)),
+                    ActionSet::ALL_TOKENS => Some((&[][..], rest.get(1..3)?)),
                     count => {
                         rest.split_at_checked(count as usize).and_then(|(c, rest)| Some((c, rest.get(..c.len())?)))
                     }
@@ -82,7 +80,7 @@ impl DeviceTries {
     pub(crate) fn resolve(
         &mut self,
         stream: &Stream,
-        queries: &[GpuLogitQuery<'_>],
+        queries: &[KernelLogitQuery<'_>],
         vocabulary: usize,
     ) -> Result<bool> {
         let relocated = self.upload(stream, queries, vocabulary);
@@ -93,7 +91,7 @@ impl DeviceTries {
         relocated
     }
 
-    fn upload(&mut self, stream: &Stream, queries: &[GpuLogitQuery<'_>], vocabulary: usize) -> Result<bool> {
+    fn upload(&mut self, stream: &Stream, queries: &[KernelLogitQuery<'_>], vocabulary: usize) -> Result<bool> {
         let DeviceTries { cache, buffer } = self;
         let capacity = cache.resolve(queries, vocabulary, buffer.len())?;
         let relocates = capacity > buffer.len();
@@ -141,7 +139,7 @@ impl TrieCache {
 
     /// Resolves nodes within this capacity and returns the capacity needed. If the tries do not fit, the cache restarts
     /// with those of this step, with room for at least as much again, so that this stays rare.
-    fn resolve(&mut self, queries: &[GpuLogitQuery<'_>], vocabulary: usize, capacity: usize) -> Result<usize> {
+    fn resolve(&mut self, queries: &[KernelLogitQuery<'_>], vocabulary: usize, capacity: usize) -> Result<usize> {
         self.resolve_nodes(queries, vocabulary)?;
         if self.data.len() <= capacity {
             return Ok(capacity);
@@ -156,7 +154,7 @@ impl TrieCache {
     }
 
     /// Resolves nodes regardless of the capacity.
-    fn resolve_nodes(&mut self, queries: &[GpuLogitQuery<'_>], vocabulary: usize) -> Result<()> {
+    fn resolve_nodes(&mut self, queries: &[KernelLogitQuery<'_>], vocabulary: usize) -> Result<()> {
         let TrieCache { data, offsets, nodes, .. } = self;
         nodes.clear();
         for query in queries {
@@ -195,7 +193,7 @@ pub(crate) mod tests {
         let mut data = vec![0; nodes.len()];
         for (i, (tokens, next_nodes)) in nodes.iter().enumerate() {
             data[i] = data.len() as u32;
-            data.push(if next_nodes.len() > tokens.len() { TokenTrie::ALL_TOKENS } else { tokens.len() as u32 });
+            data.push(if next_nodes.len() > tokens.len() { ActionSet::ALL_TOKENS } else { tokens.len() as u32 });
             data.extend(tokens.iter().chain(*next_nodes));
         }
         data
@@ -209,11 +207,11 @@ pub(crate) mod tests {
         trie_words(&[&[root][..], &vec![leaf; tokens.len()]].concat())
     }
 
-    fn query(id: u64, data: &[u32], node: u32) -> GpuLogitQuery<'_> {
-        GpuLogitQuery {
+    fn query(id: u64, data: &[u32], node: u32) -> KernelLogitQuery<'_> {
+        KernelLogitQuery {
             token: None,
             candidates: Candidates::TrieNode(TokenTrie { id, data }, node),
-            ..GpuLogitQuery::score(0, None)
+            ..KernelLogitQuery::score(0, None)
         }
     }
 
@@ -229,7 +227,7 @@ pub(crate) mod tests {
         let (a, b) = (star(&[3, 5]), star(&[2, 4, 6]));
         let (mut cache, mut memory) = (TrieCache::default(), Vec::new());
         assert_eq!(
-            cache.resolve(&[query(7, &a, 0), GpuLogitQuery::score(1, Some(&[1])), query(9, &b, 0)], 7, 64).unwrap(),
+            cache.resolve(&[query(7, &a, 0), KernelLogitQuery::score(1, Some(&[1])), query(9, &b, 0)], 7, 64).unwrap(),
             64
         );
         assert_eq!(cache.pending().len(), a.len() + b.len());
@@ -253,7 +251,7 @@ pub(crate) mod tests {
         let (mut cache, mut memory, mut total) = (TrieCache::default(), Vec::new(), 0);
         for (i, trie) in tries.iter().enumerate() {
             // Each trie occurs in two steps.
-            let queries: Vec<GpuLogitQuery<'_>> =
+            let queries: Vec<KernelLogitQuery<'_>> =
                 (i.saturating_sub(1)..=i).map(|j| query(j as u64, &tries[j], 0)).collect();
             assert_eq!(cache.resolve(&queries, 51, capacity).unwrap(), capacity, "the tries of one step fit");
             total += cache.pending().len();

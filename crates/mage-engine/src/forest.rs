@@ -1,7 +1,7 @@
-//! Training batches.
+//! Token forests: training batches in which sequences share prefixes.
 //!
-//! Sequences that share prefixes form a forest: a [`Segment`] continues its parent. A single sequence is a tree with
-//! one segment. Per-token values at a position refer to the prediction of *that* token, given all tokens before it.
+//! A [`Segment`] continues its parent; a single sequence is a tree with one segment. A shared prefix is stored and trained
+//! on once. Per-token values at a position refer to the prediction of *that* token, given all tokens before it.
 
 use crate::sampler::check_allowed;
 use crate::{Allowed, Error, Loss, Result};

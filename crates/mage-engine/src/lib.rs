@@ -1,6 +1,8 @@
 //! Interface between training loops and engines: the [`Sampler`] and [`Trainer`] traits, chat rendering ([`Renderer`]),
 //! training batches ([`TokenForest`]), action masks ([`ActionSet`]) and per-token losses ([`Loss`]).
 //!
+//! [`model`] holds the data that the CPU engine and the GPU crate share.
+//!
 //! This crate does not depend on environments or methods: engines receive tokens, per-token values and masks.
 
 mod action;
@@ -9,6 +11,7 @@ mod error;
 mod forest;
 mod loss;
 mod message;
+pub mod model;
 mod renderer;
 mod sampler;
 mod template;

@@ -1,4 +1,9 @@
 //! The [`Sampler`] trait: token generation and scoring.
+//!
+//! Requests and responses are tokens. A request names its weights and is answered with one version of them, which the
+//! response states. If the sampler is [`batch_invariant`](SamplerCaps::batch_invariant), the seed of a request determines
+//! its tokens. Masks belong to the policy: raw log-probs and entropies are taken after the mask, before temperature and
+//! filters.
 
 use crate::{ActionSet, Allowed, Error, Result, WeightsId, WeightsName};
 use serde::{Deserialize, Serialize};

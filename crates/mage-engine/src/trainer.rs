@@ -1,4 +1,9 @@
 //! The [`Trainer`] trait: gradients, optimiser steps, learning-rate schedules and checkpoints.
+//!
+//! Gradients accumulate over calls of [`forward_backward`](Trainer::forward_backward) until
+//! [`optim_step`](Trainer::optim_step) uses and clears them. Samplers see new weights only after
+//! [`publish`](Trainer::publish). Engines declare what they compute in [`TrainerCaps`], so that an unsupported loss is
+//! refused before training; a non-finite gradient skips the step and is counted.
 
 use crate::{Error, KlForm, Loss, Objective, Reduction, Result, TokenClass, TokenForest, WeightVersion, WeightsName};
 use serde::{Deserialize, Serialize};

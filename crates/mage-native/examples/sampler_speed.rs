@@ -5,41 +5,22 @@
 //! responses of `completion_tokens` tokens. With `adapters`, requests use that many adapters in rotation, of rank `rank` on all
 //! projections.
 
+mod benchmark_arguments;
+
+use benchmark_arguments::Arguments;
 use futures_executor::block_on_stream;
 use futures_util::{StreamExt, stream};
 use mage_engine::{SampleRequest, Sampler, SamplingParams, WeightsName};
-use mage_native::{Config, DEFAULT_INIT_STD, EngineOptions, LoraConfig, NativeAdapter, NativeModel};
+use mage_native::{DEFAULT_INIT_STD, EngineOptions, LoraConfig, NativeAdapter, NativeModel};
 use mage_rng::Seed;
 use rand::RngExt;
-use std::collections::HashMap;
 use std::error::Error;
 use std::time::Instant;
 
 #[allow(clippy::print_stdout)]
 fn main() -> Result<(), Box<dyn Error>> {
-    let given: HashMap<String, usize> = std::env::args()
-        .skip(1)
-        .map(|a| {
-            let (k, v) = a.split_once('=').ok_or_else(|| format!("`{a}` is not key=value"))?;
-            Ok::<_, Box<dyn Error>>((k.to_owned(), v.parse()?))
-        })
-        .collect::<Result<_, _>>()?;
-    let get = |key: &str, default: usize| given.get(key).copied().unwrap_or(default);
-    let config = Config {
-        vocab_size: get("v", 512),
-        hidden_size: get("d", 128),
-        intermediate_size: get("ff", 384),
-        num_hidden_layers: get("l", 4),
-        num_attention_heads: get("h", 4),
-        num_key_value_heads: get("kv", 2),
-        head_dim: get("hd", 32),
-        rms_norm_eps: 1e-6,
-        rope_theta: 1e6,
-        tie_word_embeddings: true,
-        max_position_embeddings: 4096,
-        bos_token_id: None,
-        eos_token_ids: Vec::new(),
-    };
+    let arguments = Arguments::parse()?;
+    let (get, config) = (|key, default| arguments.get(key, default), arguments.config());
     let words = config.vocab_size as u32;
     let options = EngineOptions {
         threads: get("threads", 2),

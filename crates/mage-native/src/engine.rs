@@ -1,9 +1,13 @@
 //! Loaded models, and the state shared by the trainers and samplers created from them.
+//!
+//! A [`NativeModel`] is in host memory: configuration, fp32 parameters, tokenizer, optional adapter. Opening an engine
+//! consumes it and returns a sampler, with a trainer if one is asked for. Both hold the same [`EngineContext`]: the
+//! trainer publishes versions of weights to its registry, and the sampler looks up the version of each request there.
+//! With an adapter the base weights are frozen and published as [`BASE`](WeightsName::BASE).
 
 use crate::gpu::{Device, GpuModel};
 use crate::inference::NativeSampler;
 use crate::machine::Machine;
-use crate::model::param_layout::{ParamLayout, ParamTensor};
 use crate::model::{Qwen3Model, WeightSet, Weights};
 use crate::training::{CpuTrainer, CudaTrainer, TrainableParams};
 use crate::weights::atomic_write::replace_text;
@@ -11,8 +15,9 @@ use crate::weights::checkpoint::{self, WeightDtype};
 use crate::weights::description::ModelDescription;
 use crate::weights::hf_config::Config;
 use crate::weights::init;
-use crate::weights::lora::{LoraConfig, LoraLayout, NativeAdapter};
+use crate::weights::lora::NativeAdapter;
 use crate::weights::registry::{DeviceWeights, GpuWeights, WeightRegistry};
+use mage_engine::model::{LoraConfig, LoraLayout, ParamTensor};
 use mage_engine::{Error, Renderer, Result, Trainer, WeightsName};
 use mage_rng::Seed;
 use std::path::Path;
@@ -102,7 +107,7 @@ impl NativeModel {
         check_init(config, init_std, renderer)?;
         write_metadata(dir, config, renderer, format)?;
         let generate = |t: &ParamTensor| init::new_tensor(t, init_std, seed);
-        checkpoint::write_generated(&dir.join(WEIGHTS), &ParamLayout::new(config).tensors, format, generate)
+        checkpoint::write_generated(&dir.join(WEIGHTS), &config.param_layout().tensors, format, generate)
     }
 
     /// Whether all weight files of a model directory exist. Their content is not checked.
@@ -127,7 +132,7 @@ impl NativeModel {
                 format!("its weights need {:.1} GiB of memory, but {:.1} GiB are free", gib(needed), gib(free)),
             ));
         }
-        let flat = checkpoint::read_folder(dir, &ParamLayout::new(&config).tensors, optional_tensors(&config))?;
+        let flat = checkpoint::read_folder(dir, &config.param_layout().tensors, optional_tensors(&config))?;
         // Absolute, because adapters record it as their base model.
         let source = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned()).display().to_string();
         Ok(NativeModel { config, flat, renderer, adapter: None, source: Some(source) })
@@ -183,7 +188,7 @@ impl NativeModel {
 
     /// The tensors: name, shape, values.
     pub fn tensors(&self) -> impl Iterator<Item = (String, Vec<usize>, &[f32])> {
-        let tensors = ParamLayout::new(&self.config).tensors;
+        let tensors = self.config.param_layout().tensors;
         tensors.into_iter().map(|t| (t.name, t.shape, &self.flat[t.range]))
     }
 
@@ -329,6 +334,27 @@ impl EngineContext {
         Ok(base_only)
     }
 
+    /// Loads weights without an adapter.
+    pub(crate) fn load(&self, flat: Vec<f32>) -> Result<DeviceWeights> {
+        match &self.gpu {
+            Some(gpu) => gpu.upload_base(&flat),
+            None => {
+                let base = Arc::new(self.pool.install(|| self.model.weights(flat)));
+                Ok(DeviceWeights::Cpu(WeightSet { base, adapter: None }))
+            }
+        }
+    }
+
+    /// The frozen base weights of adapters, if the base weights are not trained.
+    pub(crate) fn frozen_base(&self) -> Option<DeviceWeights> {
+        match &self.gpu {
+            Some(gpu) => {
+                let base = Arc::clone(gpu.base.get()?);
+                Some(DeviceWeights::Cuda(GpuWeights { base, adapter: None }))
+            }
+            None => Some(DeviceWeights::Cpu(WeightSet { base: Arc::clone(self.base.get()?), adapter: None })),
+        }
+    }
     /// Uploads an adapter for the frozen base weights; `None` if there are none.
     pub(crate) fn adapter_on_base(&self, layout: &Arc<LoraLayout>, flat: &[f32]) -> Result<Option<DeviceWeights>> {
         if let Some(gpu) = &self.gpu {
@@ -387,7 +413,7 @@ pub(crate) fn write_model(
     format: WeightDtype,
 ) -> Result<()> {
     write_metadata(dir, config, renderer, format)?;
-    checkpoint::write_tensors(&dir.join(WEIGHTS), &[("", flat)], &ParamLayout::new(config).tensors, format)
+    checkpoint::write_tensors(&dir.join(WEIGHTS), &[("", flat)], &config.param_layout().tensors, format)
 }
 
 /// Writes everything except the weights.

@@ -2,12 +2,12 @@
 //! paged KV cache.
 
 use super::{KernelFixture, assert_near, random_bf16};
-use crate::BLOCK_SIZE;
 use crate::attention::{AttentionBuffers, AttentionGrads, AttentionKernel};
 use crate::buffer::DeviceBuffer;
 use crate::nvrtc::DecodeConfig;
 use crate::shape::ModelShape;
 use crate::stream::args;
+use mage_engine::model::BLOCK_SIZE;
 
 /// Shorter and longer than one and two tiles, and exact multiples; the last tile extends beyond all rows.
 const LENGTHS: [usize; 10] = [1, 5, 64, 63, 130, 17, 193, 128, 127, 65];

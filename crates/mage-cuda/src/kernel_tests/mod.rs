@@ -13,7 +13,7 @@ mod sampling;
 use crate::buffer::{DeviceBuffer, Pod};
 use crate::device::tests::device_or_skip;
 use crate::model::CudaModel;
-use crate::shape::{GpuParamLayout, ModelShape};
+use crate::shape::ModelShape;
 use crate::stream::Stream;
 use std::sync::Arc;
 
@@ -51,8 +51,7 @@ impl KernelFixture {
                 half().map(move |i| angle(i).cos()).chain(half().map(move |i| angle(i).sin()))
             })
             .collect();
-        let layout = GpuParamLayout { embed_tokens: 0..0, layers: Vec::new(), final_norm: 0..0, lm_head: 0..0, len: 0 };
-        let model = CudaModel::new(&device, shape, layout, &rope_table).unwrap();
+        let model = CudaModel::new(&device, shape, Default::default(), &rope_table).unwrap();
         let stream = Stream::new(&device).unwrap();
         Some(KernelFixture { model, stream, shape, rope_table })
     }

@@ -1,9 +1,10 @@
 //! Tests of sampling, token log-probabilities and their gradients.
 
 use super::{KernelFixture, assert_near, numeric_grad, random_bf16};
-use crate::step_inputs::{Candidates, GpuLogitQuery, GpuLogitResult, GpuStepInputs, LOGIT_THREADS, QUERY_WORDS};
+use crate::step_inputs::{Candidates, KernelLogitQuery, LOGIT_THREADS, QUERY_WORDS, StepInputs};
 use crate::stream::args;
 use crate::token_trie::{DeviceTries, TokenTrie, tests::trie_words};
+use mage_engine::model::LogitResult;
 
 /// Log-probability and entropy of a token among candidates.
 fn logprob_and_entropy(logits: &[f64], candidates: &[u32], token: u32) -> (f64, f64) {
@@ -23,16 +24,16 @@ fn scores_samples_and_gradients_match_plain_loops() {
     let subset: Vec<u32> = vec![3, 17, 40, 41, 200, 300];
     let candidates = [&all, &subset, &all, &subset];
     let tokens = [7, 41, 300, 3];
-    let (mut step_inputs, f, s) = (GpuStepInputs::default(), &b.model.kernels.common, &b.stream);
+    let (mut step_inputs, f, s) = (StepInputs::default(), &b.model.kernels.common, &b.stream);
     let scores_at = step_inputs.push_zeros(rows * QUERY_WORDS);
     let samples_at = step_inputs.push_zeros(rows * QUERY_WORDS);
     for (i, token) in tokens.into_iter().enumerate() {
         let allowed = (i % 2 == 1).then_some(&subset[..]);
-        step_inputs.set_query(scores_at, i, &GpuLogitQuery::score(token, allowed), 0);
+        step_inputs.set_query(scores_at, i, &KernelLogitQuery::score(token, allowed), 0);
         // Greedy, then sampling with every filter at once.
-        let greedy = GpuLogitQuery { token: None, temperature: 0.0, ..GpuLogitQuery::score(0, allowed) };
+        let greedy = KernelLogitQuery { token: None, temperature: 0.0, ..KernelLogitQuery::score(0, allowed) };
 
-        let drawn = GpuLogitQuery {
+        let drawn = KernelLogitQuery {
             token: None,
             top_k: 5,
             temperature: 1.5,
@@ -46,7 +47,7 @@ fn scores_samples_and_gradients_match_plain_loops() {
     let inputs = b.upload(&step_inputs.data);
     let bl = b.upload(&logits.iter().map(|x| *x as f32).collect::<Vec<_>>());
     let (token_stats, grads_device) = (b.upload(&vec![[0_f32; 4]; rows]), b.upload(&[[0.7_f32, -0.3]; 4]));
-    let (results, gradient) = (b.upload(&vec![GpuLogitResult::default(); rows]), b.nan_bf16(rows * stride));
+    let (results, gradient) = (b.upload(&vec![LogitResult::default(); rows]), b.nan_bf16(rows * stride));
     let common = (bl.at(0), stride as u64, v, inputs.at(0));
     let (l, st, vo, w) = common;
     s.launch(f.token_logprobs, (rows, 1, 1), LOGIT_THREADS, 0, args![l, st, vo, w, scores_at, token_stats.at(0)])
@@ -96,7 +97,7 @@ fn scores_samples_and_gradients_match_plain_loops() {
 }
 
 /// Weights of the filtered candidates at the query's temperature, ordered by token.
-fn filtered(row: &[f64], candidates: &[u32], query: &GpuLogitQuery<'_>) -> Vec<(u32, f64)> {
+fn filtered(row: &[f64], candidates: &[u32], query: &KernelLogitQuery<'_>) -> Vec<(u32, f64)> {
     let max_logit = candidates.iter().map(|c| row[*c as usize]).fold(f64::NEG_INFINITY, f64::max);
     let weight = |c: u32| ((row[c as usize] - max_logit) / f64::from(query.temperature)).exp();
     let mut order: Vec<(u32, f64)> = candidates.iter().map(|c| (*c, weight(*c))).collect();
@@ -116,14 +117,14 @@ fn filtered(row: &[f64], candidates: &[u32], query: &GpuLogitQuery<'_>) -> Vec<(
 }
 
 /// Queries with each filter, and with several.
-fn filters(plain: GpuLogitQuery<'_>) -> [GpuLogitQuery<'_>; 6] {
+fn filters(plain: KernelLogitQuery<'_>) -> [KernelLogitQuery<'_>; 6] {
     [
         plain,
-        GpuLogitQuery { temperature: 0.3, ..plain },
-        GpuLogitQuery { top_k: 300, ..plain },
-        GpuLogitQuery { top_p: 0.7, temperature: 2.0, ..plain },
-        GpuLogitQuery { min_p: 0.2, ..plain },
-        GpuLogitQuery { top_k: 9000, top_p: 0.5, min_p: 0.1, temperature: 0.8, ..plain },
+        KernelLogitQuery { temperature: 0.3, ..plain },
+        KernelLogitQuery { top_k: 300, ..plain },
+        KernelLogitQuery { top_p: 0.7, temperature: 2.0, ..plain },
+        KernelLogitQuery { min_p: 0.2, ..plain },
+        KernelLogitQuery { top_k: 9000, top_p: 0.5, min_p: 0.1, temperature: 0.8, ..plain },
     ]
 }
 
@@ -132,21 +133,21 @@ fn samples_follow_the_uniform_variate() {
     let Some(b) = KernelFixture::new(16, 2, 1) else { return };
     let (v, stride) = (20_011, 20_016);
     let odd: Vec<u32> = (0..v as u32).filter(|t| t % 2 == 1).collect();
-    let plain = GpuLogitQuery { token: None, ..GpuLogitQuery::score(0, None) };
+    let plain = KernelLogitQuery { token: None, ..KernelLogitQuery::score(0, None) };
     let mut queries = Vec::new();
     for candidates in [Candidates::All, Candidates::List(&odd)] {
         for uniform in [0.0, 0.01, 0.3, 0.5, 0.77, 0.999_9] {
-            queries.extend(filters(GpuLogitQuery { uniform, candidates, ..plain }));
+            queries.extend(filters(KernelLogitQuery { uniform, candidates, ..plain }));
         }
     }
     let rows = queries.len();
     // A skewed distribution: most of the mass is in few tokens.
     let logits: Vec<f64> = random_bf16(rows * stride, 9).iter().map(|x| f64::from((8.0 * x * x * x) as f32)).collect();
-    let (mut step_inputs, f, s) = (GpuStepInputs::default(), &b.model.kernels.common, &b.stream);
+    let (mut step_inputs, f, s) = (StepInputs::default(), &b.model.kernels.common, &b.stream);
     let queries_at = step_inputs.push_zeros(rows * QUERY_WORDS);
     queries.iter().enumerate().for_each(|(i, query)| step_inputs.set_query(queries_at, i, query, 0));
     let (inputs, bl) = (b.upload(&step_inputs.data), b.upload(&logits.iter().map(|x| *x as f32).collect::<Vec<_>>()));
-    let results = b.upload(&vec![GpuLogitResult::default(); rows]);
+    let results = b.upload(&vec![LogitResult::default(); rows]);
     let args = args![bl.at(0), stride as u64, v, inputs.at(0), 0_u64, queries_at, results.at(0)];
     s.launch(f.sample_or_score, (rows, 1, 1), LOGIT_THREADS, 0, args).unwrap();
     s.wait().unwrap();
@@ -185,17 +186,17 @@ fn trie_sampling_equals_list_sampling_and_returns_the_next_node() {
     all.push((&ending, &after_it));
     let (first, second_trie) = (trie_words(&[(&[8], &[0])]), trie_words(&all));
     let (other, trie) = (TokenTrie { id: 4, data: &first }, TokenTrie { id: 5, data: &second_trie });
-    let plain = GpuLogitQuery { token: None, ..GpuLogitQuery::score(0, None) };
-    let mut at_nodes = vec![GpuLogitQuery { candidates: Candidates::TrieNode(other, 0), ..plain }];
-    let mut from_lists = vec![GpuLogitQuery { candidates: Candidates::List(&[8]), ..plain }];
+    let plain = KernelLogitQuery { token: None, ..KernelLogitQuery::score(0, None) };
+    let mut at_nodes = vec![KernelLogitQuery { candidates: Candidates::TrieNode(other, 0), ..plain }];
+    let mut from_lists = vec![KernelLogitQuery { candidates: Candidates::List(&[8]), ..plain }];
     let lists = [Candidates::List(&odd), Candidates::List(&few), Candidates::List(&one), Candidates::All];
     for (list, node) in lists.into_iter().zip([0, 1, 2, thinking_node]) {
         for uniform in [0.0, 0.01, 0.3, 0.5, 0.77, 0.999_9] {
             let filtered_queries = |candidates| {
-                let plain = GpuLogitQuery { uniform, candidates, ..plain };
+                let plain = KernelLogitQuery { uniform, candidates, ..plain };
                 filters(plain)
                     .into_iter()
-                    .chain([GpuLogitQuery { temperature: 0.0, ..plain }, GpuLogitQuery { top_k: 3, ..plain }])
+                    .chain([KernelLogitQuery { temperature: 0.0, ..plain }, KernelLogitQuery { top_k: 3, ..plain }])
             };
             at_nodes.extend(filtered_queries(Candidates::TrieNode(trie, node)));
             from_lists.extend(filtered_queries(list));
@@ -209,20 +210,20 @@ fn trie_sampling_equals_list_sampling_and_returns_the_next_node() {
     let (bl, f, s) = (b.upload(&logits), &b.model.kernels.common, &b.stream);
     let mut tries = DeviceTries::new(b.model.device(), 16).unwrap();
     assert!(tries.resolve(s, &at_nodes, v).unwrap(), "the tries fit into the initial buffer");
-    let results = |queries: &[GpuLogitQuery<'_>]| {
-        let mut step_inputs = GpuStepInputs::default();
+    let results = |queries: &[KernelLogitQuery<'_>]| {
+        let mut step_inputs = StepInputs::default();
         let queries_at = step_inputs.push_zeros(rows * QUERY_WORDS);
         queries
             .iter()
             .enumerate()
             .for_each(|(i, query)| step_inputs.set_query(queries_at, i, query, tries.node_offset(i)));
-        let (inputs, results) = (b.upload(&step_inputs.data), b.upload(&vec![GpuLogitResult::default(); rows]));
+        let (inputs, results) = (b.upload(&step_inputs.data), b.upload(&vec![LogitResult::default(); rows]));
         let args = args![bl.at(0), stride as u64, v, inputs.at(0), tries.device_ptr(), queries_at, results.at(0)];
         s.launch(f.sample_or_score, (rows, 1, 1), LOGIT_THREADS, 0, args).unwrap();
         s.wait().unwrap();
         results.to_vec().unwrap()
     };
-    let bits = |a: &GpuLogitResult| (a.token, a.logprob.to_bits(), a.aux.to_bits());
+    let bits = |a: &LogitResult| (a.token, a.logprob.to_bits(), a.aux.to_bits());
     let (mut ended, mut continued) = (0, 0);
     for (i, (at_node, from_list)) in results(&at_nodes).iter().zip(results(&from_lists)).enumerate() {
         assert_eq!((bits(at_node), from_list.next_node()), (bits(&from_list), None), "row {i}, {:?}", from_lists[i]);

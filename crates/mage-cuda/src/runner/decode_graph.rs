@@ -1,17 +1,19 @@
 //! Decode steps as CUDA graphs: captured once, then replayed.
 
-use super::{BLOCK_SIZE, DecodeInputLayout, ModelRunner, StepBatch, TILE_WORDS};
+use super::{DecodeInputLayout, ModelRunner, StepBatch};
+use crate::TILE_WORDS;
 use crate::error::Result;
 use crate::graph::{CudaGraph, GraphCapture};
-use crate::lora::{GpuLoraLayout, WeightsRef};
-use crate::step_inputs::{GpuLogitQuery, GpuLogitResult};
+use crate::lora::WeightsRef;
+use crate::step_inputs::KernelLogitQuery;
+use mage_engine::model::{BLOCK_SIZE, LogitResult, LoraLayout};
 use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Captured graphs by weight address, adapter address and batch size. New weights allocated at a reused address reuse
 /// the old graph.
 #[derive(Default)]
-pub(super) struct GraphCache(HashMap<GraphKey, (CudaGraph, Option<Arc<GpuLoraLayout>>)>);
+pub(super) struct GraphCache(HashMap<GraphKey, (CudaGraph, Option<Arc<LoraLayout>>)>);
 
 /// Addresses of the base weights, of the adapter and of the adapter's layout (kept alive, so that its address is not
 /// reused), and the number of rows.
@@ -42,7 +44,7 @@ impl ModelRunner {
         &mut self,
         weights: WeightsRef<'_>,
         step: &StepBatch<'_>,
-        results: &mut [GpuLogitResult],
+        results: &mut [LogitResult],
     ) -> Result<()> {
         let num_sequences = step.sequences.len();
         if num_sequences == 0 {
@@ -71,7 +73,7 @@ impl ModelRunner {
             p.data[offsets.table_offsets + index] = table_offset as u32;
             let tile = [index, 1, table_offset, position + 1, 0].map(|x| x as u32);
             p.data[offsets.tiles + index * TILE_WORDS..][..TILE_WORDS].copy_from_slice(&tile);
-            let query = step.queries.get(index).copied().unwrap_or(GpuLogitQuery::score(0, Some(&[0])));
+            let query = step.queries.get(index).copied().unwrap_or(KernelLogitQuery::score(0, Some(&[0])));
             p.set_query(offsets.queries, index, &query, self.tries.node_offset(index));
         }
         if self.step_inputs.data.len() <= self.pinned_inputs.len() {

@@ -3,8 +3,9 @@
 use super::{DecodeInputLayout, ModelRunner};
 use crate::error::Result;
 use crate::fused_gemm::{self, GemmDims, GemmInput, GemmWeights, NormEpilogue};
-use crate::lora::{GpuProjectionGroup, LoraWithScratch, WeightsRef};
+use crate::lora::{LoraWithScratch, WeightsRef};
 use crate::stream::args;
+use mage_engine::model::ProjectionGroup;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -29,7 +30,7 @@ impl ModelRunner {
             let (normed, qkv, qk) = (workspace.normed.at(0), workspace.qkv.at(0), workspace.qk.at(0));
             model.rms_norm(s, hidden, w.at(layout.input_layernorm.start), rows, normed, 0)?;
             let lora = LoraWithScratch::new(weights.adapter, &workspace.lora_a_out);
-            model.linear(s, cublas, (w, lora), (layer, GpuProjectionGroup::Qkv), rows, normed, None, qkv)?;
+            model.linear(s, cublas, (w, lora), (layer, ProjectionGroup::Qkv), rows, normed, None, qkv)?;
             self.attend_decode(num_decode, offsets, norms, kv_cache, false)?;
             // Prefill: all keys must be in the KV cache before any query reads them.
             let ModelRunner { stream: s, cublas, workspace, device_inputs, .. } = self;

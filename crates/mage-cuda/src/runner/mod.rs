@@ -11,31 +11,17 @@ mod tests;
 
 use crate::buffer::{DeviceBuffer, Pod};
 use crate::error::{CudaError, Result};
-use crate::gemm::{CublasLt, GemmKind, Matrix};
+use crate::gemm::{CublasLt, Gemm, GemmKind, Matrix};
 use crate::lora::WeightsRef;
 use crate::model::CudaModel;
 use crate::pinned::PinnedBuffer;
-use crate::step_inputs::{GpuLogitQuery, GpuLogitResult, GpuStepInputs, QUERY_WORDS};
+use crate::step_inputs::{KernelLogitQuery, QUERY_WORDS, StepInputs};
 use crate::stream::{Stream, args};
 use crate::token_trie::{self, DeviceTries};
-use crate::{BLOCK_SIZE, TILE};
+use crate::{TILE, TILE_WORDS};
 use decode_graph::GraphCache;
+use mage_engine::model::{BLOCK_SIZE, LogitResult, SequenceSlice};
 use std::sync::Arc;
-
-/// One sequence's slice of a step.
-#[derive(Clone, Copy, Debug)]
-pub struct GpuSequenceSlice {
-    /// Start of its new tokens in [`StepBatch::tokens`].
-    pub token_offset: usize,
-    /// Number of new tokens.
-    pub num_tokens: usize,
-    /// Position of the first new token.
-    pub start_position: usize,
-    /// Start of its block table in [`StepBatch::block_tables`].
-    pub block_table_offset: usize,
-    /// How many of its last tokens have logit queries.
-    pub num_logits: usize,
-}
 
 /// Inputs of one step, under one set of weights.
 #[derive(Clone, Copy, Debug, Default)]
@@ -45,12 +31,12 @@ pub struct StepBatch<'a> {
     /// Block ids.
     pub block_tables: &'a [u32],
     /// The sequences.
-    pub sequences: &'a [GpuSequenceSlice],
+    pub sequences: &'a [SequenceSlice],
     /// Logit queries, in the order of the sequences.
-    pub queries: &'a [GpuLogitQuery<'a>],
+    pub queries: &'a [KernelLogitQuery<'a>],
 }
 
-impl Pod for GpuLogitResult {}
+impl Pod for LogitResult {}
 
 /// Runs inference steps of a model.
 pub struct ModelRunner {
@@ -63,14 +49,14 @@ pub struct ModelRunner {
     kv_cache: DeviceBuffer<u16>,
     num_blocks: usize,
     workspace: RunnerWorkspace,
-    step_inputs: GpuStepInputs,
+    step_inputs: StepInputs,
     device_inputs: DeviceBuffer<u32>,
     tries: DeviceTries,
     /// Work counter of paged decode attention.
     work_counter: DeviceBuffer<u32>,
     /// Pinned buffers for the inputs and results of graph steps.
     pinned_inputs: PinnedBuffer<u32>,
-    pinned_results: PinnedBuffer<GpuLogitResult>,
+    pinned_results: PinnedBuffer<LogitResult>,
     /// Whether a sequence's bits are independent of the rest of the batch.
     batch_invariant: bool,
 }
@@ -87,7 +73,7 @@ struct RunnerWorkspace {
     mlp_act: DeviceBuffer<u16>,
     selected: DeviceBuffer<u16>,
     logits: DeviceBuffer<f32>,
-    results: DeviceBuffer<GpuLogitResult>,
+    results: DeviceBuffer<LogitResult>,
     partials: DeviceBuffer<f32>,
     split_counters: DeviceBuffer<u32>,
     /// Partial sums of squares of rows.
@@ -100,13 +86,10 @@ struct RunnerWorkspace {
 const MAX_INPUT_WORDS: usize = 8 << 20;
 /// Capacity of the pinned input buffer in words.
 const PINNED_WORDS: usize = 1 << 20;
-/// Maximum number of logits in memory at a time.
-const MAX_LOGITS: usize = 1 << 27;
+/// Maximum number of logits in memory at a time; training passes have their own limit.
+const MAX_STEP_LOGITS: usize = 1 << 27;
 /// Maximum batch size of graph steps.
 const MAX_GRAPH_ROWS: usize = 1024;
-
-/// Words of an `AttentionTile`.
-pub(super) const TILE_WORDS: usize = 5;
 
 /// Offsets in the inputs of a decode step, by batch size: tokens, positions, KV slots, block-table offsets, logit
 /// queries, attention tiles, block tables.
@@ -167,7 +150,7 @@ impl ModelRunner {
             kv_cache: DeviceBuffer::zeros(device, shape.num_layers * (num_blocks + 1) * shape.block_elements())?,
             num_blocks,
             workspace,
-            step_inputs: GpuStepInputs::default(),
+            step_inputs: StepInputs::default(),
             device_inputs: DeviceBuffer::new(device, MAX_INPUT_WORDS)?,
             tries: DeviceTries::new(device, token_trie::INITIAL_WORDS)?,
             work_counter: DeviceBuffer::zeros(device, 2)?,
@@ -222,7 +205,7 @@ impl ModelRunner {
     }
 
     /// Runs a step. Results are in the order of the queries.
-    pub fn step(&mut self, w: WeightsRef<'_>, step: &StepBatch<'_>, results: &mut [GpuLogitResult]) -> Result<()> {
+    pub fn step(&mut self, w: WeightsRef<'_>, step: &StepBatch<'_>, results: &mut [LogitResult]) -> Result<()> {
         self.check(step, results.len())?;
         self.model.device.bind()?;
         let relocated = self.tries.resolve(&self.stream, step.queries, self.model.shape.vocab_size);
@@ -293,7 +276,7 @@ impl ModelRunner {
 
     fn reserve(&mut self, weights: WeightsRef<'_>, rows: usize, num_logits: usize) -> Result<()> {
         let (c, workspace) = (&self.model.shape, &mut self.workspace);
-        let lora_len = weights.adapter.map_or(0, |a| rows * a.layout.max_total_rank());
+        let lora_len = weights.adapter.map_or(0, |a| rows * a.layout.max_group_rank());
         if lora_len > workspace.lora_a_out.len() {
             self.graphs.clear();
             workspace.lora_a_out.reserve(lora_len.next_power_of_two())?;
@@ -357,7 +340,8 @@ impl ModelRunner {
         let head = Matrix::new(w.at(model.layout.lm_head.start), d);
         let logits = Matrix::new(workspace.logits.at(0), shape.logits_stride());
         let shape_of = (count, shape.vocab_size, d);
-        cublas.matmul(s, GemmKind::Forward, shape_of, Matrix::new(normed, d), head, None, logits, true)?;
+        let gemm = Gemm::new(GemmKind::Forward, shape_of, Matrix::new(normed, d), head, logits);
+        cublas.matmul(s, gemm.f32_out())?;
         let (logits, stride) = (workspace.logits.at(0), shape.logits_stride() as u64);
         s.launch(
             model.kernels.common.sample_or_score,
@@ -369,10 +353,10 @@ impl ModelRunner {
     }
 
     /// A step in which some sequences have several new tokens.
-    fn step_mixed(&mut self, w: WeightsRef<'_>, step: &StepBatch<'_>, results: &mut [GpuLogitResult]) -> Result<()> {
+    fn step_mixed(&mut self, w: WeightsRef<'_>, step: &StepBatch<'_>, results: &mut [LogitResult]) -> Result<()> {
         // Decoded tokens come first. With batch invariance, all tokens are treated as prefill.
         let batch_invariant = self.batch_invariant;
-        let is_decode = |slice: &GpuSequenceSlice| slice.num_tokens == 1 && !batch_invariant;
+        let is_decode = |slice: &SequenceSlice| slice.num_tokens == 1 && !batch_invariant;
         let mut order: Vec<usize> = (0..step.sequences.len()).collect();
         order.sort_by_key(|i| !is_decode(&step.sequences[*i]));
         let num_decode = step.sequences.iter().filter(|p| is_decode(p)).count();
@@ -478,5 +462,5 @@ fn row_widths(c: &crate::ModelShape) -> [usize; 7] {
 }
 
 fn logit_rows(shape: &crate::ModelShape) -> usize {
-    (MAX_LOGITS / shape.logits_stride()).clamp(64, 4096)
+    shape.logit_rows(MAX_STEP_LOGITS)
 }

@@ -1,14 +1,15 @@
 //! Tests of steps with different batch sizes.
 
-use super::{DeviceTries, GpuLogitQuery, GpuLogitResult, GpuSequenceSlice, ModelRunner, StepBatch, WeightsRef};
+use super::{DeviceTries, KernelLogitQuery, LogitResult, ModelRunner, SequenceSlice, StepBatch, WeightsRef};
 use crate::device::tests::device_or_skip;
 use crate::model::CudaModel;
-use crate::shape::{GpuLayerLayout, GpuParamLayout, ModelShape};
+use crate::shape::ModelShape;
 use crate::step_inputs::Candidates;
 use crate::token_trie::{TokenTrie, tests::trie_words};
+use mage_engine::model::{BLOCK_SIZE, LayerLayout, ParamLayout};
 use std::ops::Range;
 
-fn layout(c: &ModelShape) -> GpuParamLayout {
+fn layout(c: &ModelShape) -> ParamLayout {
     let mut len = 0;
     let mut alloc = |n: usize| -> Range<usize> {
         len += n;
@@ -16,7 +17,7 @@ fn layout(c: &ModelShape) -> GpuParamLayout {
     };
     let d = c.hidden_size;
     let embed_tokens = alloc(c.vocab_size * d);
-    let layers = (0..c.num_layers).map(|_| GpuLayerLayout {
+    let layers = (0..c.num_layers).map(|_| LayerLayout {
         input_layernorm: alloc(d),
         qkv_proj: alloc(c.qkv_dim() * d),
         qk_norm: alloc(2 * c.head_dim),
@@ -27,11 +28,11 @@ fn layout(c: &ModelShape) -> GpuParamLayout {
     });
     let layers = layers.collect();
     let final_norm = alloc(d);
-    GpuParamLayout { lm_head: embed_tokens.clone(), embed_tokens, layers, final_norm, len }
+    ParamLayout { tensors: Vec::new(), lm_head: embed_tokens.clone(), embed_tokens, layers, final_norm, len }
 }
 
 /// The largest difference between two lists of results, and the range of log-probabilities within the first.
-fn max_difference(first: &[GpuLogitResult], second: &[GpuLogitResult]) -> (f32, f32) {
+fn max_difference(first: &[LogitResult], second: &[LogitResult]) -> (f32, f32) {
     let differences = first.iter().zip(second).map(|(a, b)| {
         assert_eq!(a.token, b.token);
         (a.logprob - b.logprob).abs().max((a.aux - b.aux).abs())
@@ -60,7 +61,7 @@ fn large_decode_batches_agree_with_small_ones() {
     let model = CudaModel::new(&device, shape, layout, &rope_table).unwrap();
     let weights = model.upload_weights(&flat).unwrap();
     let weights_ref = WeightsRef { base: &weights, adapter: None };
-    let blocks_per_sequence = (length as usize).div_ceil(crate::BLOCK_SIZE);
+    let blocks_per_sequence = (length as usize).div_ceil(BLOCK_SIZE);
     let tables: Vec<u32> = (0..(num_sequences * blocks_per_sequence) as u32).collect();
     // One token at a time, so that later steps read what earlier ones stored.
     let results = |at_once: usize| {
@@ -72,20 +73,21 @@ fn large_decode_batches_agree_with_small_ones() {
         let mut all = Vec::new();
         for start_position in 0..length {
             let tokens: Vec<u32> = (0..num_sequences as u32).map(|i| (i * 37 + start_position * 11) % 512).collect();
-            let queries: Vec<GpuLogitQuery<'_>> = tokens.iter().map(|t| GpuLogitQuery::score(511 - t, None)).collect();
+            let queries: Vec<KernelLogitQuery<'_>> =
+                tokens.iter().map(|t| KernelLogitQuery::score(511 - t, None)).collect();
             let start_position = start_position as usize;
-            let slice = |i| GpuSequenceSlice {
+            let slice = |i| SequenceSlice {
                 token_offset: i % at_once,
                 num_tokens: 1,
                 start_position,
                 block_table_offset: i * blocks_per_sequence,
                 num_logits: 1,
             };
-            let slices: Vec<GpuSequenceSlice> = (0..num_sequences).map(slice).collect();
+            let slices: Vec<SequenceSlice> = (0..num_sequences).map(slice).collect();
             for (tokens, (sequences, queries)) in
                 tokens.chunks(at_once).zip(slices.chunks(at_once).zip(queries.chunks(at_once)))
             {
-                let mut results = vec![GpuLogitResult::default(); queries.len()];
+                let mut results = vec![LogitResult::default(); queries.len()];
                 runner
                     .step(weights_ref, &StepBatch { tokens, block_tables: &tables, sequences, queries }, &mut results)
                     .unwrap();
@@ -123,20 +125,21 @@ fn batches_beyond_the_logits_buffer_agree_with_small_ones() {
     let weights_ref = WeightsRef { base: &weights, adapter: None };
     let tokens: Vec<u32> = (0..num_sequences as u32).map(|i| i * 151).collect();
     let tables: Vec<u32> = (0..num_sequences as u32).collect();
-    let queries: Vec<GpuLogitQuery<'_>> = tokens.iter().map(|t| GpuLogitQuery::score(151_935 - t, None)).collect();
+    let queries: Vec<KernelLogitQuery<'_>> =
+        tokens.iter().map(|t| KernelLogitQuery::score(151_935 - t, None)).collect();
     let results = |at_once: usize| {
         let mut runner = ModelRunner::new(&model, num_sequences, false).unwrap();
-        let mut results = vec![GpuLogitResult::default(); num_sequences];
+        let mut results = vec![LogitResult::default(); num_sequences];
         for (i, results) in results.chunks_mut(at_once).enumerate() {
             let batch_range = i * at_once..i * at_once + results.len();
-            let slice = |i| GpuSequenceSlice {
+            let slice = |i| SequenceSlice {
                 token_offset: i - batch_range.start,
                 num_tokens: 1,
                 start_position: 0,
                 block_table_offset: i,
                 num_logits: 1,
             };
-            let slices: Vec<GpuSequenceSlice> = batch_range.clone().map(slice).collect();
+            let slices: Vec<SequenceSlice> = batch_range.clone().map(slice).collect();
             let step = StepBatch {
                 tokens: &tokens[batch_range.clone()],
                 block_tables: &tables,
@@ -196,21 +199,21 @@ fn trie_sampling_equals_list_sampling_across_cache_evictions() {
                 let candidates =
                     if use_tries { Candidates::TrieNode(trie, 1) } else { Candidates::List(&lists[step][row]) };
                 let uniform = (step * num_sequences + row) as f32 / (steps * num_sequences) as f32;
-                GpuLogitQuery { token: None, candidates, uniform, ..GpuLogitQuery::score(0, None) }
+                KernelLogitQuery { token: None, candidates, uniform, ..KernelLogitQuery::score(0, None) }
             };
-            let queries: Vec<GpuLogitQuery<'_>> = (0..num_sequences).map(query).collect();
+            let queries: Vec<KernelLogitQuery<'_>> = (0..num_sequences).map(query).collect();
             let tokens: Vec<u32> =
                 (0..(num_sequences * num_tokens) as u32).map(|i| (i * 37 + step as u32) % 512).collect();
             let tables: Vec<u32> = (0..num_sequences as u32).collect();
-            let slice = |i| GpuSequenceSlice {
+            let slice = |i| SequenceSlice {
                 token_offset: i * num_tokens,
                 num_tokens,
                 start_position: 0,
                 block_table_offset: i,
                 num_logits: 1,
             };
-            let slices: Vec<GpuSequenceSlice> = (0..num_sequences).map(slice).collect();
-            let mut results = vec![GpuLogitResult::default(); num_sequences];
+            let slices: Vec<SequenceSlice> = (0..num_sequences).map(slice).collect();
+            let mut results = vec![LogitResult::default(); num_sequences];
             let step = StepBatch { tokens: &tokens, block_tables: &tables, sequences: &slices, queries: &queries };
             runner.step(weights_ref, &step, &mut results).unwrap();
             all.append(&mut results);
@@ -223,7 +226,7 @@ fn trie_sampling_equals_list_sampling_across_cache_evictions() {
         // Too small even for one step; for little more than one step; for all steps.
         for capacity in [16, 3 * needed, steps * 2 * needed] {
             for (i, (a, b)) in results(true, capacity, num_tokens).iter().zip(&from_lists).enumerate() {
-                let bits = |a: &GpuLogitResult| (a.token, a.logprob.to_bits(), a.aux.to_bits());
+                let bits = |a: &LogitResult| (a.token, a.logprob.to_bits(), a.aux.to_bits());
                 assert_eq!(bits(a), bits(b), "result {i}, capacity {capacity}");
                 assert_eq!((a.next_node(), b.next_node()), (Some(a.token % 2), None), "result {i}");
             }

@@ -4,28 +4,8 @@ use super::ModelTrainer;
 use crate::buffer::DeviceBuffer;
 use crate::error::{CudaError, Result};
 use crate::stream::args;
+use mage_engine::model::AdamWParams;
 use std::ops::Range;
-
-/// Parameters of one step.
-#[derive(Clone, Copy, Debug)]
-pub struct AdamWParams {
-    /// Learning rate.
-    pub learning_rate: f32,
-    /// Decay of the first moment.
-    pub beta1: f32,
-    /// Decay of the second moment.
-    pub beta2: f32,
-    /// Added to the denominator.
-    pub epsilon: f32,
-    /// Decoupled weight decay.
-    pub weight_decay: f32,
-    /// Factor of the gradient.
-    pub grad_scale: f32,
-    /// Bias correction `1 − beta1ᵗ`.
-    pub correction1: f32,
-    /// Bias correction `1 − beta2ᵗ`.
-    pub correction2: f32,
-}
 
 impl ModelTrainer {
     /// Rejects a range outside the trainable parameters.
@@ -55,7 +35,7 @@ impl ModelTrainer {
     }
 
     /// Updates a range of the parameters and zeroes its gradient.
-    pub fn adamw(&mut self, range: Range<usize>, settings: &AdamWParams) -> Result<()> {
+    pub fn adamw(&mut self, range: Range<usize>, params: &AdamWParams) -> Result<()> {
         self.check_range(&range)?;
         if range.is_empty() {
             return Ok(());
@@ -75,14 +55,14 @@ impl ModelTrainer {
                 self.exp_avg_sq.at(i),
                 self.trainable().at(i),
                 len as u64,
-                settings.learning_rate,
-                settings.beta1,
-                settings.beta2,
-                settings.epsilon,
-                settings.weight_decay,
-                settings.grad_scale,
-                settings.correction1,
-                settings.correction2
+                params.learning_rate,
+                params.beta1,
+                params.beta2,
+                params.epsilon,
+                params.weight_decay,
+                params.grad_scale,
+                params.correction1,
+                params.correction2
             ],
         )
     }

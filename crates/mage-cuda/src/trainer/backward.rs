@@ -4,17 +4,18 @@ use super::workspace::GpuLayerActivations;
 use super::{ModelTrainer, PARTIALS};
 use crate::attention::AttentionGrads;
 use crate::error::Result;
-use crate::gemm::{GemmKind, Matrix};
-use crate::lora::{GpuProjectionGroup, LoraWithScratch};
+use crate::gemm::{Gemm, GemmKind, Matrix};
+use crate::lora::LoraWithScratch;
 use crate::stream::args;
+use mage_engine::model::ProjectionGroup;
 
 impl ModelTrainer {
     /// Gradient of a linear layer's input, from `dy` to `dx`.
-    fn input_grad(&mut self, layer: usize, group: GpuProjectionGroup, n: usize, dy: u64, dx: u64) -> Result<()> {
+    fn input_grad(&mut self, layer: usize, group: ProjectionGroup, n: usize, dy: u64, dx: u64) -> Result<()> {
         let (offset, outputs, inputs) = self.model.projection(layer, group);
         let ModelTrainer { stream: s, cublas, weights: w, adapter, workspace, .. } = self;
         let (dy, m, dx) = (Matrix::new(dy, outputs), Matrix::new(w.at(offset), inputs), Matrix::new(dx, inputs));
-        cublas.matmul(s, GemmKind::InputGrad, (n, outputs, inputs), dy, m, None, dx, false)?;
+        cublas.matmul(s, Gemm::new(GemmKind::InputGrad, (n, outputs, inputs), dy, m, dx))?;
         let lora = LoraWithScratch::new(adapter.as_ref(), &workspace.lora_a_out);
         lora.map_or(Ok(()), |lora| {
             lora.backward_input(s, cublas, (layer, group), n, dy, dx, workspace.dlora_a_out.at(0))
@@ -23,7 +24,7 @@ impl ModelTrainer {
 
     /// Adds to the gradient of a linear layer's trainable weights from `dy` and its input. Must follow
     /// [`input_grad`](Self::input_grad) of the same layer.
-    fn weight_grad(&mut self, layer: usize, group: GpuProjectionGroup, n: usize, dy: u64, x: u64) -> Result<()> {
+    fn weight_grad(&mut self, layer: usize, group: ProjectionGroup, n: usize, dy: u64, x: u64) -> Result<()> {
         let (offset, outputs, inputs) = self.model.projection(layer, group);
         let ModelTrainer { stream: s, cublas, adapter, grads, workspace, .. } = self;
         let (dy, x) = (Matrix::new(dy, outputs), Matrix::new(x, inputs));
@@ -31,7 +32,7 @@ impl ModelTrainer {
             return lora.backward_weights(s, cublas, (layer, group), n, dy, x, workspace.dlora_a_out.at(0), grads);
         }
         let dw = Matrix::new(grads.at(offset), inputs);
-        cublas.matmul(s, GemmKind::WeightGrad, (n, outputs, inputs), dy, x, Some(dw), dw, true)
+        cublas.matmul(s, Gemm::new(GemmKind::WeightGrad, (n, outputs, inputs), dy, x, dw).accumulate())
     }
 
     /// Recomputes a norm's output.
@@ -83,21 +84,21 @@ impl ModelTrainer {
             (workspace.mlp_act.at(0), workspace.dmlp_act.at(0), workspace.dgate_up.at(0));
         let (dattn_out, dqkv) = (workspace.dattn_out.at(0), workspace.dqkv.at(0));
 
-        self.input_grad(layer, GpuProjectionGroup::Down, n, dhidden, dmlp_act)?;
+        self.input_grad(layer, ProjectionGroup::Down, n, dhidden, dmlp_act)?;
         self.swiglu_grad(n, activations)?;
-        self.weight_grad(layer, GpuProjectionGroup::Down, n, dhidden, mlp_act)?;
-        self.input_grad(layer, GpuProjectionGroup::GateUp, n, dgate_up, dnormed)?;
+        self.weight_grad(layer, ProjectionGroup::Down, n, dhidden, mlp_act)?;
+        self.input_grad(layer, ProjectionGroup::GateUp, n, dgate_up, dnormed)?;
         self.rms_norm_recompute(residual, norm2, post_attention_rstd, n)?;
-        self.weight_grad(layer, GpuProjectionGroup::GateUp, n, dgate_up, normed)?;
+        self.weight_grad(layer, ProjectionGroup::GateUp, n, dgate_up, normed)?;
         self.norm_grad(residual, norm2, post_attention_rstd, n)?;
 
-        self.input_grad(layer, GpuProjectionGroup::Out, n, dhidden, dattn_out)?;
-        self.weight_grad(layer, GpuProjectionGroup::Out, n, dhidden, attn_out)?;
+        self.input_grad(layer, ProjectionGroup::Out, n, dhidden, dattn_out)?;
+        self.weight_grad(layer, ProjectionGroup::Out, n, dhidden, attn_out)?;
         self.attention_grad(layer, n, activations)?;
 
-        self.input_grad(layer, GpuProjectionGroup::Qkv, n, dqkv, dnormed)?;
+        self.input_grad(layer, ProjectionGroup::Qkv, n, dqkv, dnormed)?;
         self.rms_norm_recompute(x, norm1, input_rstd, n)?;
-        self.weight_grad(layer, GpuProjectionGroup::Qkv, n, dqkv, normed)?;
+        self.weight_grad(layer, ProjectionGroup::Qkv, n, dqkv, normed)?;
         self.norm_grad(x, norm1, input_rstd, n)
     }
 

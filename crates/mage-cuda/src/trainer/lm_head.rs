@@ -1,18 +1,19 @@
 //! The LM head: log-probabilities and gradients, a part of the logits at a time.
 
 use super::workspace::logit_rows;
-use super::{GpuTokenLogprob, ModelTrainer, PARTIALS, PackedSequences};
+use super::{ModelTrainer, PARTIALS};
 use crate::error::Result;
-use crate::gemm::{GemmKind, Matrix};
+use crate::gemm::{Gemm, GemmKind, Matrix};
 use crate::step_inputs::{LOGIT_THREADS, QUERY_WORDS};
 use crate::stream::args;
+use mage_engine::model::{PackedChunk, TokenLogprob};
 
 impl ModelTrainer {
     /// Leaves the gradient of the last hidden states in `dhidden`, and adds to those of the final norm and the LM head.
     pub(super) fn lm_head(
         &mut self,
-        sequences: &PackedSequences<'_>,
-        loss_grad: &mut impl FnMut(usize, GpuTokenLogprob) -> (f32, f32),
+        chunk: &PackedChunk,
+        loss_grad: &mut impl FnMut(usize, TokenLogprob) -> (f32, f32),
     ) -> Result<()> {
         let ModelTrainer {
             model,
@@ -28,7 +29,7 @@ impl ModelTrainer {
         } = self;
         let train_base = adapter.is_none();
         let (shape, f) = (&model.shape, &model.kernels.common);
-        let (n, d, v, count) = (sequences.tokens.len(), shape.hidden_size, shape.vocab_size, sequences.targets.len());
+        let (n, d, v, count) = (chunk.tokens.len(), shape.hidden_size, shape.vocab_size, chunk.predictions.len());
         let (stride, last) = (shape.logits_stride(), &workspace.hidden[shape.num_layers]);
         let rows = device_inputs.at(input_layout.target_indices);
         let norm = w.at(model.layout.final_norm.start);
@@ -49,7 +50,7 @@ impl ModelTrainer {
         for from in (0..count).step_by(rows_at_once) {
             let m = rows_at_once.min(count - from);
             let normed = Matrix::new(workspace.selected_normed.at(from * d), d);
-            cublas.matmul(s, GemmKind::Forward, (m, v, d), normed, lm_head, None, logits, true)?;
+            cublas.matmul(s, Gemm::new(GemmKind::Forward, (m, v, d), normed, lm_head, logits).f32_out())?;
             let queries_offset = input_layout.queries + from * QUERY_WORDS;
             let row_args = (workspace.logits.at(0), stride as u64, v, device_inputs.at(0), queries_offset);
             s.launch(
@@ -64,7 +65,7 @@ impl ModelTrainer {
                 .iter()
                 .enumerate()
                 .map(|(i, &[logprob, entropy, logsumexp, _])| {
-                    let (by_logprob, by_entropy) = loss_grad(from + i, GpuTokenLogprob { logprob, entropy, logsumexp });
+                    let (by_logprob, by_entropy) = loss_grad(from + i, TokenLogprob { logprob, entropy, logsumexp });
                     [by_logprob, by_entropy]
                 })
                 .collect();
@@ -86,10 +87,10 @@ impl ModelTrainer {
                 ],
             )?;
             let dnormed = Matrix::new(workspace.dselected_normed.at(from * d), d);
-            cublas.matmul(s, GemmKind::InputGrad, (m, v, d), dlogits, lm_head, None, dnormed, false)?;
+            cublas.matmul(s, Gemm::new(GemmKind::InputGrad, (m, v, d), dlogits, lm_head, dnormed))?;
             if train_base {
                 let dhead = Matrix::new(grads.at(model.layout.lm_head.start), d);
-                cublas.matmul(s, GemmKind::WeightGrad, (m, v, d), dlogits, normed, Some(dhead), dhead, true)?;
+                cublas.matmul(s, Gemm::new(GemmKind::WeightGrad, (m, v, d), dlogits, normed, dhead).accumulate())?;
             }
         }
         workspace.dselected.clear(s, 0, count * d)?;

@@ -7,68 +7,20 @@
 mod adamw;
 mod backward;
 mod lm_head;
-
 mod workspace;
 
-pub use adamw::AdamWParams;
-
+use crate::TILE_WORDS;
 use crate::buffer::DeviceBuffer;
 use crate::error::{CudaError, Result};
 use crate::gemm::CublasLt;
-use crate::lora::{CudaAdapter, GpuLoraLayout, GpuProjectionGroup, LoraWithScratch};
+use crate::lora::{CudaAdapter, LoraWithScratch};
 use crate::model::{CudaModel, CudaWeights, check_len};
 use crate::shape::ModelShape;
-use crate::step_inputs::GpuStepInputs;
+use crate::step_inputs::{KernelLogitQuery, QUERY_WORDS, StepInputs};
 use crate::stream::Stream;
+use mage_engine::model::{LoraLayout, PackedChunk, ProjectionGroup, TokenLogprob};
 use std::sync::Arc;
 use workspace::{GpuLayerActivations, TrainerWorkspace};
-
-/// Statistics of one target token.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct GpuTokenLogprob {
-    /// Log-probability of the token.
-    pub logprob: f32,
-    /// Entropy of the distribution.
-    pub entropy: f32,
-    /// logsumexp of the logits.
-    pub logsumexp: f32,
-}
-
-/// A token to be predicted.
-#[derive(Clone, Copy, Debug)]
-pub struct TargetToken<'a> {
-    /// Index of the token in the batch that predicts it.
-    pub index: u32,
-    /// The target.
-    pub token: u32,
-    /// The candidates, unless all tokens are.
-    pub allowed: Option<&'a [u32]>,
-}
-
-/// Sequences packed end to end. Each token predicts at most one target.
-#[derive(Clone, Debug, Default)]
-pub struct PackedSequences<'a> {
-    /// All tokens.
-    pub tokens: &'a [u32],
-    /// Start and length of each sequence, in order and without gaps.
-    pub spans: Vec<(usize, usize)>,
-    /// The targets.
-    pub targets: Vec<TargetToken<'a>>,
-}
-
-impl PackedSequences<'_> {
-    /// Whether every token is in exactly one sequence, in order.
-    fn is_contiguous(&self) -> bool {
-        let end = self.spans.iter().try_fold(0, |end, (start, len)| (*start == end).then_some(end + len));
-        end == Some(self.tokens.len())
-    }
-
-    /// A token index with more than one target, if any. All indices must be valid.
-    fn duplicate_target(&self) -> Option<u32> {
-        let mut seen = vec![false; self.tokens.len()];
-        self.targets.iter().map(|p| p.index).find(|index| std::mem::replace(&mut seen[*index as usize], true))
-    }
-}
 
 /// Trains the weights of a model, or an adapter on frozen weights.
 pub struct ModelTrainer {
@@ -84,7 +36,7 @@ pub struct ModelTrainer {
     exp_avg: DeviceBuffer<f32>,
     exp_avg_sq: DeviceBuffer<f32>,
     workspace: TrainerWorkspace,
-    step_inputs: GpuStepInputs,
+    step_inputs: StepInputs,
     device_inputs: DeviceBuffer<u32>,
     input_layout: InputLayout,
     /// Row order of the embedding gradient.
@@ -102,8 +54,6 @@ struct InputLayout {
     queries: usize,
 }
 
-/// Words of an `AttentionTile`.
-const TILE_WORDS: usize = 5;
 /// Thread blocks, and so partial sums, of a reduction over rows.
 const PARTIALS: usize = 1056;
 
@@ -122,10 +72,10 @@ impl ModelTrainer {
     pub fn with_adapter(
         model: &Arc<CudaModel>,
         weights: &Arc<CudaWeights>,
-        input_layout: &Arc<GpuLoraLayout>,
+        layout: &Arc<LoraLayout>,
         flat: &[f32],
     ) -> Result<Self> {
-        let adapter = model.upload_adapter(input_layout, flat)?;
+        let adapter = model.upload_adapter(layout, flat)?;
         Self::build(model, Arc::clone(weights), Some(adapter), flat)
     }
 
@@ -147,7 +97,7 @@ impl ModelTrainer {
             exp_avg: DeviceBuffer::zeros(device, len)?,
             exp_avg_sq: DeviceBuffer::zeros(device, len)?,
             workspace: TrainerWorkspace::new(device)?,
-            step_inputs: GpuStepInputs::default(),
+            step_inputs: StepInputs::default(),
             device_inputs: DeviceBuffer::new(device, 0)?,
             input_layout: InputLayout::default(),
             embedding_order: DeviceBuffer::new(device, 0)?,
@@ -257,26 +207,26 @@ impl ModelTrainer {
         self.stream.wait()
     }
 
-    /// Adds the gradient of a loss over sequences. `loss_grad` receives the statistics of each target and returns the
+    /// Adds the gradient of a loss over a chunk. `loss_grad` receives the statistics of each prediction and returns the
     /// gradients of the loss with respect to log-probability and entropy. With `recompute`, layers are recomputed in
     /// the backward pass instead of stored.
     pub fn forward_backward(
         &mut self,
-        sequences: &PackedSequences<'_>,
+        chunk: &PackedChunk,
         recompute: bool,
-        mut loss_grad: impl FnMut(usize, GpuTokenLogprob) -> (f32, f32),
+        mut loss_grad: impl FnMut(usize, TokenLogprob) -> (f32, f32),
     ) -> Result<()> {
         self.model.device.bind()?;
-        let n = sequences.tokens.len();
-        if n == 0 || sequences.targets.is_empty() {
+        let n = chunk.tokens.len();
+        if n == 0 || chunk.predictions.is_empty() {
             return Ok(());
         }
-        self.check(sequences)?;
-        self.upload_inputs(sequences)?;
-        let lora_rank = self.adapter.as_ref().map_or(0, |a| a.layout.max_total_rank());
-        self.workspace.reserve(&self.model.shape, n, sequences.targets.len(), lora_rank, recompute)?;
+        self.check(chunk)?;
+        self.upload_inputs(chunk)?;
+        let lora_rank = self.adapter.as_ref().map_or(0, |a| a.layout.max_group_rank());
+        self.workspace.reserve(&self.model.shape, n, chunk.predictions.len(), lora_rank, recompute)?;
         self.forward(n, !recompute)?;
-        self.lm_head(sequences, &mut loss_grad)?;
+        self.lm_head(chunk, &mut loss_grad)?;
         for layer in (0..self.model.shape.num_layers).rev() {
             if recompute {
                 self.layer(layer, n, 0)?;
@@ -284,30 +234,33 @@ impl ModelTrainer {
             self.layer_grad(layer, n, if recompute { 0 } else { layer })?;
         }
         if self.adapter.is_none() {
-            self.embedding_grad(sequences.tokens)?;
+            self.embedding_grad(&chunk.tokens)?;
         }
         self.stream.wait()
     }
 
     /// Rejects inputs that would access memory out of bounds.
-    fn check(&self, s: &PackedSequences<'_>) -> Result<()> {
+    fn check(&self, s: &PackedChunk) -> Result<()> {
         let invalid = |problem: String| Err(CudaError::new("a training pass", problem));
         let (n, positions) = (s.tokens.len(), self.model.positions());
-        self.model.check_tokens(s.tokens.iter().chain(s.targets.iter().filter_map(|p| p.allowed).flatten()))?;
-        self.model.check_tokens(s.targets.iter().map(|p| &p.token))?;
-        if let Some((start, len)) = s.spans.iter().find(|(start, len)| start + len > n || *len > positions) {
+        let candidates = s.predictions.iter().filter_map(|p| p.allowed.as_deref()).flatten();
+        self.model.check_tokens(s.tokens.iter().chain(candidates))?;
+        self.model.check_tokens(s.predictions.iter().map(|p| &p.token))?;
+        if let Some(rows) = s.sequences.iter().find(|rows| rows.end > n || rows.len() > positions) {
             return invalid(format!(
-                "a sequence of {len} tokens from {start} exceeds {n} tokens or {positions} positions"
+                "a sequence of {} tokens from {} exceeds {n} tokens or {positions} positions",
+                rows.len(),
+                rows.start
             ));
         }
-        if !s.is_contiguous() {
+        if !is_contiguous(s) {
             return invalid(format!("the sequences do not cover all of {n} tokens in order"));
         }
-        if let Some(p) = s.targets.iter().find(|p| p.index as usize >= n) {
-            return invalid(format!("target index {} of {n} tokens", p.index));
+        if let Some(p) = s.predictions.iter().find(|p| p.row as usize >= n) {
+            return invalid(format!("a prediction at row {} of {n} tokens", p.row));
         }
-        if let Some(index) = s.duplicate_target() {
-            return invalid(format!("two targets at index {index}"));
+        if let Some(row) = duplicate_row(s) {
+            return invalid(format!("two predictions at row {row}"));
         }
         Ok(())
     }
@@ -319,14 +272,15 @@ impl ModelTrainer {
     }
 
     /// Uploads the small inputs of the forward pass and most of those of the backward pass.
-    fn upload_inputs(&mut self, s: &PackedSequences<'_>) -> Result<()> {
+    fn upload_inputs(&mut self, s: &PackedChunk) -> Result<()> {
         let (p, n) = (&mut self.step_inputs, s.tokens.len());
         p.clear();
         let tokens = p.push(s.tokens.iter().copied());
         let positions = p.push_zeros(n);
         let mut query_tiles: Vec<[u32; TILE_WORDS]> = Vec::new();
         let tile_rows = self.model.attention_kernel().rows();
-        for &(start, len) in &s.spans {
+        for rows in &s.sequences {
+            let (start, len) = (rows.start, rows.len());
             for i in 0..len {
                 p.data[positions + start + i] = i as u32;
             }
@@ -339,10 +293,10 @@ impl ModelTrainer {
         key_tiles.sort_by_key(|i| i[4] as i64 * tile_rows as i64 - i64::from(i[1]));
         let query_tiles = (p.push(query_tiles.iter().flatten().copied()), query_tiles.len());
         let key_tiles = (p.push(key_tiles.iter().flatten().copied()), key_tiles.len());
-        let target_indices = p.push(s.targets.iter().map(|p| p.index));
-        let queries = p.push_zeros(s.targets.len() * crate::step_inputs::QUERY_WORDS);
-        for (i, prediction) in s.targets.iter().enumerate() {
-            p.set_query(queries, i, &crate::step_inputs::GpuLogitQuery::score(prediction.token, prediction.allowed), 0);
+        let target_indices = p.push(s.predictions.iter().map(|p| p.row));
+        let queries = p.push_zeros(s.predictions.len() * QUERY_WORDS);
+        for (i, prediction) in s.predictions.iter().enumerate() {
+            p.set_query(queries, i, &KernelLogitQuery::score(prediction.token, prediction.allowed.as_deref()), 0);
         }
         self.input_layout = InputLayout { tokens, positions, target_indices, query_tiles, key_tiles, queries };
         self.device_inputs.reserve(self.step_inputs.data.len())?;
@@ -371,7 +325,7 @@ impl ModelTrainer {
             (workspace.hidden[layer].at(0), workspace.hidden[layer + 1].at(0), &workspace.activations[activations]);
         let normed = workspace.normed.at(0);
         model.rms_norm(s, x, w.at(layout.input_layernorm.start), n, normed, a.input_rstd.at(0))?;
-        model.linear(s, cublas, (w, lora), (layer, GpuProjectionGroup::Qkv), n, normed, None, a.qkv.at(0))?;
+        model.linear(s, cublas, (w, lora), (layer, ProjectionGroup::Qkv), n, normed, None, a.qkv.at(0))?;
         let positions = device_inputs.at(input_layout.positions);
         let rstd = a.head_rstd.at(0);
         model.head_norm_rope(s, a.qkv.at(0), w.at(layout.qk_norm.start), positions, n, a.qk.at(0), rstd, (0, 0))?;
@@ -382,26 +336,42 @@ impl ModelTrainer {
     }
 }
 
+/// Whether every token is in exactly one sequence, in order.
+fn is_contiguous(chunk: &PackedChunk) -> bool {
+    let mut ends = chunk.sequences.iter();
+    let end = ends.try_fold(0, |end, rows| (rows.start == end && end <= rows.end).then_some(rows.end));
+    end == Some(chunk.tokens.len())
+}
+
+/// A row with more than one prediction, if any. All rows must be valid.
+fn duplicate_row(chunk: &PackedChunk) -> Option<u32> {
+    let mut seen = vec![false; chunk.tokens.len()];
+    chunk.predictions.iter().map(|p| p.row).find(|row| std::mem::replace(&mut seen[*row as usize], true))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{PackedSequences, TargetToken};
+    use super::*;
+    use mage_engine::model::Prediction;
 
     #[test]
     fn every_token_is_in_exactly_one_sequence() {
-        let contiguous = |spans: &[(usize, usize)]| {
-            PackedSequences { tokens: &[7; 5], spans: spans.to_vec(), targets: Vec::new() }.is_contiguous()
+        let contiguous = |bounds: &[(usize, usize)]| {
+            let sequences = bounds.iter().map(|&(start, end)| start..end).collect();
+            is_contiguous(&PackedChunk { tokens: vec![7; 5], sequences, ..Default::default() })
         };
-        assert!(contiguous(&[(0, 2), (2, 3)]));
-        for invalid in [&[(0, 2), (3, 2)][..], &[(0, 3), (2, 3)], &[(0, 4)], &[(1, 4)], &[(0, 6)], &[]] {
+        assert!(contiguous(&[(0, 2), (2, 5)]));
+        let backwards = &[(0, 3), (3, 2), (2, 5)];
+        for invalid in [&[(0, 2), (3, 5)][..], &[(0, 3), (2, 5)], &[(0, 4)], &[(1, 5)], &[(0, 6)], &[], backwards] {
             assert!(!contiguous(invalid), "{invalid:?}");
         }
     }
 
     #[test]
-    fn duplicate_targets_are_found() {
-        let duplicate = |target_indices: &[u32]| {
-            let targets = target_indices.iter().map(|&index| TargetToken { index, token: 1, allowed: None }).collect();
-            PackedSequences { tokens: &[7; 5], spans: vec![(0, 5)], targets }.duplicate_target()
+    fn two_predictions_in_one_row_are_found() {
+        let duplicate = |rows: &[u32]| {
+            let predictions = rows.iter().map(|&row| Prediction { row, ..Default::default() }).collect();
+            duplicate_row(&PackedChunk { tokens: vec![7; 5], predictions, ..Default::default() })
         };
         assert_eq!((duplicate(&[]), duplicate(&[3, 0, 4]), duplicate(&[3, 0, 4, 0])), (None, None, Some(0)));
     }

@@ -1,4 +1,9 @@
 //! Activation and gradient buffers of a training pass.
+//!
+//! Buffers are allocated for the longest pass so far, rounded up, and reused. With recomputation one layer's activations
+//! are kept instead of all. The memory plan of callers relies on
+//! [`bytes_per_token`](super::ModelTrainer::bytes_per_token) and [`fixed_bytes`](super::ModelTrainer::fixed_bytes):
+//! a buffer added here must be counted there.
 
 use crate::attention::AttentionBuffers;
 use crate::buffer::DeviceBuffer;
@@ -80,11 +85,11 @@ pub(super) struct TrainerWorkspace {
 }
 
 /// Maximum number of logits in memory at a time.
-const MAX_LOGITS: usize = 1 << 28;
+const MAX_PASS_LOGITS: usize = 1 << 28;
 
 /// Rows of logits in memory at a time.
 pub(super) fn logit_rows(shape: &ModelShape) -> usize {
-    (MAX_LOGITS / shape.logits_stride()).clamp(64, 4096) / 64 * 64
+    shape.logit_rows(MAX_PASS_LOGITS) / 64 * 64
 }
 
 /// Elements of the partial sums of reductions over rows.

@@ -2,26 +2,11 @@
 
 use super::Cpu;
 use crate::cpu::simd::{LANES, Lanes, simd_dispatch};
+use mage_engine::model::AdamWParams;
 use rayon::prelude::*;
 
 /// Fixed chunk size, so that the order of sums does not depend on threads.
 const PIECE: usize = 1 << 14;
-
-/// Parameters of one AdamW step over a range of parameters.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AdamW {
-    pub(crate) learning_rate: f32,
-    pub(crate) beta1: f32,
-    pub(crate) beta2: f32,
-    pub(crate) epsilon: f32,
-    pub(crate) weight_decay: f32,
-    /// Factor of the gradient (gradient clipping).
-    pub(crate) grad_scale: f32,
-    /// `1 − beta1ᵗ`.
-    pub(crate) correction1: f32,
-    /// `1 − beta2ᵗ`.
-    pub(crate) correction2: f32,
-}
 
 impl Cpu {
     /// The sum of squares, in an order that depends only on the length.
@@ -43,7 +28,7 @@ impl Cpu {
 }
 
 impl Cpu {
-    pub(crate) fn adamw(&self, params: AdamW, p: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]) {
+    pub(crate) fn adamw(&self, params: AdamWParams, p: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]) {
         assert!(p.len() == g.len() && p.len() == m.len() && p.len() == v.len());
         if self.parallel && p.len() > PIECE {
             p.par_chunks_mut(PIECE)
@@ -56,10 +41,10 @@ impl Cpu {
     }
 }
 
-simd_dispatch!(fn update_at = update(params: AdamW, p: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]));
+simd_dispatch!(fn update_at = update(params: AdamWParams, p: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]));
 
 #[inline(always)]
-fn update<L: Lanes>(l: L, params: AdamW, p: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]) {
+fn update<L: Lanes>(l: L, params: AdamWParams, p: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]) {
     let decay = l.splat(1.0 - params.learning_rate * params.weight_decay);
     let scale = l.splat(params.grad_scale);
     let (keep1, new1) = (l.splat(params.beta1), l.splat(1.0 - params.beta1));
@@ -89,7 +74,7 @@ mod tests {
         let (mut p, g) = (random_values(20, 1), random_values(20, 2));
         let (mut m, mut v) = (vec![0.0; 20], vec![0.0; 20]);
         let start = p.clone();
-        let params = AdamW {
+        let params = AdamWParams {
             learning_rate: 0.1,
             beta1: 0.9,
             beta2: 0.99,

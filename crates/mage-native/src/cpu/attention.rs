@@ -121,9 +121,9 @@ impl Cpu {
         out: &mut [f32],
         logsumexp: &mut [f32],
     ) {
-        let (dim, wide) = (heads.dim, heads.out());
+        let (dim, out_dim) = (heads.dim, heads.out());
         let queries: usize = spans.iter().map(|s| s.query + s.query_len).max().unwrap_or(0);
-        assert!(out.len() >= queries * wide && logsumexp.len() >= queries * heads.q);
+        assert!(out.len() >= queries * out_dim && logsumexp.len() >= queries * heads.q);
         assert!(spans.iter().all(|s| s.query_len <= s.key_len));
         let scale = 1.0 / (dim as f32).sqrt();
         let (out, logsumexp) = (SharedMut::new(out), SharedMut::new(logsumexp));
@@ -167,8 +167,16 @@ impl Cpu {
                             }
                             scale_at(self.level, &mut scores[i * width..][..before + i + 1], inverse_sum);
                         }
-                        let target = out.offset(row * wide + h * dim);
-                        task_gemm(self.level, (rows, dim, seen), Lhs::rows(scores, width), values, target, wide, false);
+                        let target = out.offset(row * out_dim + h * dim);
+                        task_gemm(
+                            self.level,
+                            (rows, dim, seen),
+                            Lhs::rows(scores, width),
+                            values,
+                            target,
+                            out_dim,
+                            false,
+                        );
                     }
                 }
             });
@@ -226,10 +234,10 @@ impl Cpu {
         dqkv: &mut [f32],
     ) {
         let AttentionOutput { qk, qkv, out, logsumexp } = forward;
-        let (dim, wide, narrow, full) = (heads.dim, heads.out(), heads.qk(), heads.qkv());
+        let (dim, out_dim, qk_dim, qkv_dim) = (heads.dim, heads.out(), heads.qk(), heads.qkv());
         let rows: usize = spans.iter().map(|s| s.query + s.query_len).max().unwrap_or(0);
         assert!(spans.iter().all(|s| s.query == s.key && s.query_len == s.key_len));
-        assert!(dqk.len() >= rows * narrow && dqkv.len() >= rows * full && logsumexp.len() >= rows * heads.q);
+        assert!(dqk.len() >= rows * qk_dim && dqkv.len() >= rows * qkv_dim && logsumexp.len() >= rows * heads.q);
         let scale = 1.0 / (dim as f32).sqrt();
         let (dqk, dqkv) = (SharedMut::new(dqk), SharedMut::new(dqkv));
         over_tasks(self, heads, spans, |span, kv| {
@@ -237,17 +245,17 @@ impl Cpu {
                 let (first, len) = (span.query, span.query_len);
                 let key_at = (heads.q + kv) * dim;
                 let value_at = (heads.q + heads.kv + kv) * dim;
-                let key_rows = &qk[first * narrow + key_at..];
-                let value_rows = &qkv[first * full + value_at..];
+                let key_rows = &qk[first * qk_dim + key_at..];
+                let value_rows = &qkv[first * qkv_dim + value_at..];
                 let keys = scratch_slice(&mut scratch.keys, gemm::packed_len(len, dim));
-                gemm::pack_transposed(key_rows, len, dim, narrow, keys);
+                gemm::pack_transposed(key_rows, len, dim, qk_dim, keys);
                 let values = scratch_slice(&mut scratch.values, gemm::packed_len(len, dim));
-                gemm::pack_transposed(value_rows, len, dim, full, values);
+                gemm::pack_transposed(value_rows, len, dim, qkv_dim, values);
                 for i in 0..len {
                     // SAFETY: only this task writes this KV head's columns of the span's rows.
                     unsafe {
-                        dqk.offset((first + i) * narrow + key_at).slice(dim).fill(0.0);
-                        dqkv.offset((first + i) * full + value_at).slice(dim).fill(0.0);
+                        dqk.offset((first + i) * qk_dim + key_at).slice(dim).fill(0.0);
+                        dqkv.offset((first + i) * qkv_dim + value_at).slice(dim).fill(0.0);
                     }
                 }
                 let width = len.next_multiple_of(LANES);
@@ -259,13 +267,13 @@ impl Cpu {
                         let seen = start + rows;
                         let columns = seen.next_multiple_of(LANES); // whole vectors; the surplus is unused
                         let row = first + start;
-                        let queries = &qk[row * narrow + h * dim..];
-                        let douts = &dout[row * wide + h * dim..];
+                        let queries = &qk[row * qk_dim + h * dim..];
+                        let douts = &dout[row * out_dim + h * dim..];
                         let right = Rhs::Packed { data: keys, k: dim };
                         task_gemm(
                             self.level,
                             (rows, columns, dim),
-                            Lhs::rows(queries, narrow),
+                            Lhs::rows(queries, qk_dim),
                             right,
                             SharedMut::new(scores),
                             width,
@@ -275,7 +283,7 @@ impl Cpu {
                         task_gemm(
                             self.level,
                             (rows, columns, dim),
-                            Lhs::rows(douts, wide),
+                            Lhs::rows(douts, out_dim),
                             right,
                             SharedMut::new(dscores),
                             width,
@@ -290,20 +298,20 @@ impl Cpu {
                                 start + i + 1,
                                 scale,
                                 logsumexp[(row + i) * heads.q + h],
-                                &dout[(row + i) * wide + h * dim..][..dim],
-                                &out[(row + i) * wide + h * dim..][..dim],
+                                &dout[(row + i) * out_dim + h * dim..][..dim],
+                                &out[(row + i) * out_dim + h * dim..][..dim],
                             );
                         }
                         // The targets are this task's own rows and columns.
-                        let right = Rhs::Rows { data: key_rows, stride: narrow };
-                        let dq = dqk.offset(row * narrow + h * dim);
-                        task_gemm(self.level, (rows, dim, seen), Lhs::rows(dscores, width), right, dq, narrow, false);
-                        let right = Rhs::Rows { data: queries, stride: narrow };
-                        let dk = dqk.offset(first * narrow + key_at);
-                        task_gemm(self.level, (seen, dim, rows), Lhs::columns(dscores, width), right, dk, narrow, true);
-                        let right = Rhs::Rows { data: douts, stride: wide };
-                        let dv = dqkv.offset(first * full + value_at);
-                        task_gemm(self.level, (seen, dim, rows), Lhs::columns(scores, width), right, dv, full, true);
+                        let right = Rhs::Rows { data: key_rows, stride: qk_dim };
+                        let dq = dqk.offset(row * qk_dim + h * dim);
+                        task_gemm(self.level, (rows, dim, seen), Lhs::rows(dscores, width), right, dq, qk_dim, false);
+                        let right = Rhs::Rows { data: queries, stride: qk_dim };
+                        let dk = dqk.offset(first * qk_dim + key_at);
+                        task_gemm(self.level, (seen, dim, rows), Lhs::columns(dscores, width), right, dk, qk_dim, true);
+                        let right = Rhs::Rows { data: douts, stride: out_dim };
+                        let dv = dqkv.offset(first * qkv_dim + value_at);
+                        task_gemm(self.level, (seen, dim, rows), Lhs::columns(scores, width), right, dv, qkv_dim, true);
                     }
                 }
             });

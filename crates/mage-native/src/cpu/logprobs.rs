@@ -3,20 +3,10 @@
 use super::Cpu;
 use crate::cpu::simd::{LANES, Lanes, simd_dispatch};
 use mage_engine::Allowed;
+use mage_engine::model::TokenLogprob;
 use rayon::prelude::*;
 
 const MIN_PARALLEL_WORK: usize = 1 << 14;
-
-/// The distribution at one row, evaluated at its target.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct TokenLogprob {
-    /// Log-probability of the target.
-    pub(crate) logprob: f32,
-    /// Entropy of the distribution, in nats.
-    pub(crate) entropy: f32,
-    /// Log-sum-exp of the logits.
-    pub(crate) logsumexp: f32,
-}
 
 /// The target of one row of logits and the tokens allowed there.
 #[derive(Clone, Copy, Debug)]

@@ -18,11 +18,10 @@ mod swiglu;
 #[cfg(test)]
 pub(crate) mod testing;
 
-pub(crate) use adamw::AdamW;
 pub(crate) use attention::{AttentionOutput, Heads, Span};
 pub(crate) use linear::PackedMatrix;
-pub(crate) use logprobs::{Target, TokenLogprob};
-pub(crate) use paged_attention::{BLOCK_SIZE, BlockSlot, KvBlocks, PagedSpan};
+pub(crate) use logprobs::Target;
+pub(crate) use paged_attention::{BlockSlot, KvBlocks, PagedSpan};
 pub(crate) use rope::QkNormRope;
 
 use rayon::prelude::*;

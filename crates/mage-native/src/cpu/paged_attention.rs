@@ -7,11 +7,9 @@ use super::attention::{scale_all, softmax};
 use super::shared_ptr::SharedMut;
 use super::{Cpu, Heads, Strided};
 use crate::cpu::simd::{LANES, Lanes, simd_dispatch};
+use mage_engine::model::BLOCK_SIZE;
 use rayon::prelude::*;
 use std::cell::RefCell;
-
-/// Tokens per KV-cache block.
-pub(crate) const BLOCK_SIZE: usize = 16;
 
 const _: () = assert!(BLOCK_SIZE == LANES, "a block's keys are one vector wide");
 

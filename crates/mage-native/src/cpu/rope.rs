@@ -23,18 +23,21 @@ impl Cpu {
     /// and keys.
     pub(crate) fn qk_norm_rope(&self, op: QkNormRope<'_>, qkv: &[f32], qk: &mut [f32], rstd: &mut [f32]) {
         let (heads, rows) = (op.heads, op.positions.len());
-        let (wide, narrow, each) = (heads.qkv(), heads.qk(), heads.q + heads.kv);
-        assert!(qkv.len() == rows * wide && qk.len() == rows * narrow && rstd.len() == rows * each);
+        let (qkv_dim, qk_dim, num_heads) = (heads.qkv(), heads.qk(), heads.q + heads.kv);
+        assert!(qkv.len() == rows * qkv_dim && qk.len() == rows * qk_dim && rstd.len() == rows * num_heads);
         assert!(op.weight.len() == 2 * heads.dim);
         let (qk, rstd) = (SharedMut::new(qk), SharedMut::new(rstd));
-        self.par_rows(rows, narrow, |range| {
+        self.par_rows(rows, qk_dim, |range| {
             let (first, count) = (range.start, range.len());
             // SAFETY: the ranges do not overlap, and rows are within the lengths checked above.
             let (qk, rstd) = unsafe {
-                (qk.offset(first * narrow).slice(count * narrow), rstd.offset(first * each).slice(count * each))
+                (
+                    qk.offset(first * qk_dim).slice(count * qk_dim),
+                    rstd.offset(first * num_heads).slice(count * num_heads),
+                )
             };
             let op = QkNormRope { positions: &op.positions[range], ..op };
-            rows_at(self.level, op, &qkv[first * wide..], qk, rstd);
+            rows_at(self.level, op, &qkv[first * qkv_dim..], qk, rstd);
         });
     }
 
@@ -49,9 +52,9 @@ impl Cpu {
         dw: Option<&mut [f32]>,
     ) {
         let (heads, rows) = (op.heads, op.positions.len());
-        let (wide, narrow, each) = (heads.qkv(), heads.qk(), heads.q + heads.kv);
-        assert!(qkv.len() == rows * wide && dqkv.len() == rows * wide && dqk.len() == rows * narrow);
-        assert!(rstd.len() == rows * each && op.weight.len() == 2 * heads.dim);
+        let (qkv_dim, qk_dim, num_heads) = (heads.qkv(), heads.qk(), heads.q + heads.kv);
+        assert!(qkv.len() == rows * qkv_dim && dqkv.len() == rows * qkv_dim && dqk.len() == rows * qk_dim);
+        assert!(rstd.len() == rows * num_heads && op.weight.len() == 2 * heads.dim);
         assert!(dw.as_ref().is_none_or(|dw| dw.len() == op.weight.len()));
         // All heads of all rows share the weights, so one thread accumulates their gradient in order.
         grads_at(self.level, op, dqk, qkv, rstd, dqkv, dw.unwrap_or_default());
@@ -63,15 +66,15 @@ simd_dispatch!(fn rows_at = rotate_rows(op: QkNormRope<'_>, qkv: &[f32], qk: &mu
 #[inline(always)]
 fn rotate_rows<L: Lanes>(l: L, op: QkNormRope<'_>, qkv: &[f32], qk: &mut [f32], rstd: &mut [f32]) {
     let QkNormRope { heads, weight: w, epsilon, cos_sin, positions } = op;
-    let (dim, half, each) = (heads.dim, heads.dim / 2, heads.q + heads.kv);
+    let (dim, half, num_heads) = (heads.dim, heads.dim / 2, heads.q + heads.kv);
     for (row, &position) in positions.iter().enumerate() {
         let (cos, sin) = cos_sin[position as usize * dim..][..dim].split_at(half);
-        for h in 0..each {
+        for h in 0..num_heads {
             let x = &qkv[row * heads.qkv() + h * dim..][..dim];
             let y = &mut qk[row * heads.qk() + h * dim..][..dim];
             let w = if h < heads.q { &w[..dim] } else { &w[dim..] };
             let r = compute_rstd(l, x, epsilon);
-            rstd[row * each + h] = r;
+            rstd[row * num_heads + h] = r;
             let r = l.splat(r);
             let (x1, x2) = x.split_at(half);
             let (w1, w2) = w.split_at(half);
@@ -95,13 +98,13 @@ simd_dispatch!(fn grads_at = grads(
 #[inline(always)]
 fn grads<L: Lanes>(l: L, op: QkNormRope<'_>, dqk: &[f32], qkv: &[f32], rstd: &[f32], dqkv: &mut [f32], dw: &mut [f32]) {
     let QkNormRope { heads, weight: w, cos_sin, positions, .. } = op;
-    let (dim, half, each) = (heads.dim, heads.dim / 2, heads.q + heads.kv);
+    let (dim, half, num_heads) = (heads.dim, heads.dim / 2, heads.q + heads.kv);
     let mut unrotated = [0.0_f32; 512];
     assert!(dim <= unrotated.len(), "head dimension {dim} exceeds {}", unrotated.len());
     let dn = &mut unrotated[..dim];
     for (row, &position) in positions.iter().enumerate() {
         let (cos, sin) = cos_sin[position as usize * dim..][..dim].split_at(half);
-        for h in 0..each {
+        for h in 0..num_heads {
             let (d1, d2) = dqk[row * heads.qk() + h * dim..][..dim].split_at(half);
             let (n1, n2) = dn.split_at_mut(half);
             for at in (0..half).step_by(LANES) {
@@ -113,7 +116,7 @@ fn grads<L: Lanes>(l: L, op: QkNormRope<'_>, dqk: &[f32], qkv: &[f32], rstd: &[f
             }
             let x = &qkv[row * heads.qkv() + h * dim..][..dim];
             let part = if h < heads.q { 0..dim } else { dim..2 * dim };
-            let r = rstd[row * each + h];
+            let r = rstd[row * num_heads + h];
             row_grad(l, dn, x, &w[part.clone()], r, &mut dqkv[row * heads.qkv() + h * dim..][..dim], false);
             if dw.is_empty() {
                 continue;

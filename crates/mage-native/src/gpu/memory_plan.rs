@@ -2,11 +2,11 @@
 
 use super::{check_supported, failed, shape};
 use crate::inference::{GPU_PREFILL_TOKENS, MAX_RUNNING};
-use crate::model::param_layout::ParamLayout;
 use crate::weights::hf_config::Config;
 use crate::weights::lora::AdapterSize;
 use mage_cuda::{CudaDevice, ModelRunner, ModelShape, ModelTrainer};
 use mage_engine::Result;
+use mage_engine::model::BLOCK_SIZE;
 
 /// Workspace bytes of a sampler step with at most this many prefill tokens, without the KV cache.
 pub(super) fn step_workspace_bytes(shape: &ModelShape, max_prefill_tokens: usize) -> usize {
@@ -112,7 +112,7 @@ impl GpuMemoryPlan {
         recompute: bool,
         free: usize,
     ) -> Self {
-        let (shape, parameters) = (shape(config), ParamLayout::new(config).len);
+        let (shape, parameters) = (shape(config), config.param_layout().len);
         let (trainable, lora_rank) = adapter.map_or((parameters, 0), |a| (a.parameters, a.max_group_rank));
         let (state, snapshots) =
             (ModelTrainer::state_bytes(parameters, trainable), NUM_SNAPSHOTS * snapshot_bytes(trainable));
@@ -130,7 +130,7 @@ impl GpuMemoryPlan {
             pass_bytes: passes as u64,
             max_sequence_tokens: all.max_sequence_tokens(passes),
             reserved_bytes: steps as u64,
-            kv_bytes_per_token: (ModelRunner::block_bytes(&shape) / mage_cuda::BLOCK_SIZE) as u64,
+            kv_bytes_per_token: (ModelRunner::block_bytes(&shape) / BLOCK_SIZE) as u64,
             kv_cache_bytes: cache as u64,
             fits: cache >= MIN_BLOCKS * ModelRunner::block_bytes(&shape),
         }
@@ -149,7 +149,7 @@ mod tests {
         let workspace = |config: &Config| step_workspace_bytes(&shape(config), GPU_PREFILL_TOKENS);
         assert!(workspace(&small) < gib && workspace(&large) > 4 * gib);
         for (config, recompute) in [(&small, false), (&large, false), (&large, true)] {
-            let (shape, parameters, steps) = (shape(config), ParamLayout::new(config).len, workspace(config));
+            let (shape, parameters, steps) = (shape(config), config.param_layout().len, workspace(config));
             let max_len = config.max_position_embeddings;
             let small_adapter = AdapterSize { rank: 16, parameters: 8 << 20, max_group_rank: 48 };
             for adapter in [Some(small_adapter), None] {

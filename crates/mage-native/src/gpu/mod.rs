@@ -1,16 +1,20 @@
 //! Device selection, and the model on a GPU.
+//!
+//! [`Device::Auto`] uses a GPU only if its kernels support the model; an explicit device never falls back. A
+//! [`GpuModel`] holds kernels and frozen base weights, and divides the memory: the trainer allocates its state first and
+//! reserves memory for passes and published snapshots; the KV cache gets the rest. Trainer and sampler are in
+//! `training::cuda_trainer` and `inference::backend::cuda`, kernels and GEMMs in `mage-cuda`.
 
 mod memory_plan;
 
 pub use memory_plan::GpuMemoryPlan;
 
 use crate::engine::EngineOptions;
-use crate::model::param_layout::ParamLayout;
 use crate::model::rope_table;
 use crate::weights::hf_config::Config;
-use crate::weights::lora::LoraLayout;
 use crate::weights::registry::{DeviceWeights, GpuWeights};
 use mage_cuda::{CudaDevice, CudaModel, CudaWeights, ModelRunner, ModelShape};
+use mage_engine::model::LoraLayout;
 use mage_engine::{Error, Result};
 use memory_plan::{MIN_BLOCKS, NUM_SNAPSHOTS, TrainingMemory, snapshot_bytes, step_workspace_bytes};
 use serde::{Deserialize, Serialize};
@@ -63,7 +67,7 @@ impl Device {
 /// Whether the GPU kernels support a model, with or without an adapter of the given rank.
 fn check_supported(config: &Config, rank: Option<usize>) -> std::result::Result<(), mage_cuda::CudaError> {
     shape(config).check()?;
-    rank.map_or(Ok(()), mage_cuda::GpuLoraLayout::check_rank)
+    rank.map_or(Ok(()), mage_cuda::check_lora_rank)
 }
 
 impl TryFrom<String> for Device {
@@ -168,9 +172,9 @@ pub(crate) fn failed(e: mage_cuda::CudaError) -> Error {
 impl GpuModel {
     pub(crate) fn open(config: &Config, index: usize) -> Result<Self> {
         let device = CudaDevice::open(index).map_err(failed)?;
-        let (shape, layout) = (shape(config), ParamLayout::new(config));
+        let shape = shape(config);
         let rope = rope_table(config.rope_theta, config.head_dim, config.max_position_embeddings);
-        let model = CudaModel::new(&device, shape, param_layout(&layout), &rope).map_err(failed)?;
+        let model = CudaModel::new(&device, shape, config.param_layout(), &rope).map_err(failed)?;
         Ok(GpuModel { model, base: OnceLock::new(), shape, reserved: AtomicUsize::new(0) })
     }
 
@@ -190,10 +194,10 @@ impl GpuModel {
     pub(crate) fn upload_with_lora(
         &self,
         base: &Arc<CudaWeights>,
-        layout: &LoraLayout,
+        layout: &Arc<LoraLayout>,
         flat: &[f32],
     ) -> Result<DeviceWeights> {
-        let adapter = self.model.upload_adapter(&lora_layout(layout), flat).map_err(failed)?;
+        let adapter = self.model.upload_adapter(layout, flat).map_err(failed)?;
         Ok(DeviceWeights::Cuda(GpuWeights { base: Arc::clone(base), adapter: Some(adapter) }))
     }
 
@@ -266,45 +270,6 @@ fn shape(c: &Config) -> ModelShape {
         head_dim: c.head_dim,
         rms_norm_eps: c.rms_norm_eps,
     }
-}
-
-fn param_layout(l: &ParamLayout) -> mage_cuda::GpuParamLayout {
-    let layers = l.layers.iter().map(|at| mage_cuda::GpuLayerLayout {
-        input_layernorm: at.input_layernorm.clone(),
-        qkv_proj: at.qkv_proj.clone(),
-        qk_norm: at.qk_norm.clone(),
-        o_proj: at.o_proj.clone(),
-        post_attention_layernorm: at.post_attention_layernorm.clone(),
-        gate_up_proj: at.gate_up_proj.clone(),
-        down_proj: at.down_proj.clone(),
-    });
-    mage_cuda::GpuParamLayout {
-        embed_tokens: l.embed_tokens.clone(),
-        layers: layers.collect(),
-        final_norm: l.final_norm.clone(),
-        lm_head: l.lm_head.clone(),
-        len: l.len,
-    }
-}
-
-/// The layout of an adapter in the format of `mage-cuda`.
-pub(crate) fn lora_layout(l: &LoraLayout) -> Arc<mage_cuda::GpuLoraLayout> {
-    let group = |at: &crate::weights::lora::LoraGroupLayout| mage_cuda::GpuLoraGroupLayout {
-        lora_a: at.lora_a.clone(),
-        total_rank: at.total_rank,
-        projections: at
-            .projections
-            .iter()
-            .map(|p| mage_cuda::GpuLoraProjectionLayout {
-                lora_b: p.lora_b.clone(),
-                outputs: p.outputs,
-                output_offset: p.output_offset,
-                rank_offset: p.rank_offset,
-            })
-            .collect(),
-    };
-    let layers = l.layers.iter().map(|groups| std::array::from_fn(|g| groups[g].as_ref().map(group))).collect();
-    Arc::new(mage_cuda::GpuLoraLayout { rank: l.lora.rank, scale: l.lora.scale(), layers, len: l.len })
 }
 
 #[cfg(test)]

@@ -22,12 +22,12 @@ pub(crate) use engine_loop::{GPU_PREFILL_TOKENS, MAX_RUNNING};
 pub use response::TokenStream;
 pub use scheduler::SamplerStats;
 
-use crate::cpu::BLOCK_SIZE;
 use crate::engine::EngineContext;
 use crate::gpu::GpuModel;
 use crate::machine::Machine;
 use crate::weights::lora::NativeAdapter;
 use engine_loop::{EngineCore, EngineRequest};
+use mage_engine::model::BLOCK_SIZE;
 use mage_engine::{
     BoxFuture, Error, LogprobsMode, Renderer, Result, Sample, SampleRequest, Sampler, SamplerCaps, ScoreRequest,
     Scores, WeightVersion, WeightsName,

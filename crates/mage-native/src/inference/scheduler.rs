@@ -5,12 +5,12 @@
 //! tree when they are scheduled and can be shared from the next step on. When blocks run out, unreferenced blocks are evicted
 //! in LRU order; then the newest running sequence is preempted and recomputed later. None of this changes a result.
 
-use super::backend::{SequenceSlice, StepExecutor, StepInputs};
+use super::backend::{ScheduledSlice, ScheduledStep, StepExecutor};
 use super::kv_cache::block_pool::BlockPool;
 use super::kv_cache::prefix_tree::{NONE, PrefixTree};
 use super::response::SamplerResponse;
-use super::sequence::{LogitResult, Sequence, SequenceTable, SequenceTask};
-use crate::cpu::BLOCK_SIZE;
+use super::sequence::{Sequence, SequenceTable, SequenceTask};
+use mage_engine::model::{BLOCK_SIZE, LogitResult, SequenceSlice};
 use mage_engine::{Error, FinishReason, Renderer, Result};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -73,7 +73,7 @@ pub(crate) struct Scheduler {
     skipped: Vec<u32>,
     /// Running sequences still in prefill, in scheduling order.
     prefilling: Vec<u32>,
-    step: StepInputs,
+    step: ScheduledStep,
     results: Vec<LogitResult>,
     now: u64,
     pub(crate) stats: SamplerStats,
@@ -103,7 +103,7 @@ impl Scheduler {
             waiting: VecDeque::new(),
             skipped: Vec::new(),
             prefilling: Vec::new(),
-            step: StepInputs::default(),
+            step: ScheduledStep::default(),
             results: Vec::new(),
             now: 0,
             stats: SamplerStats { total_blocks: u64::from(limits.num_blocks), ..Default::default() },
@@ -310,16 +310,15 @@ impl Scheduler {
         let seq = self.sequences.at_mut(key);
         let end = computed + n;
         let num_logits = end.saturating_sub(seq.first_logit_position().max(computed));
-        self.step.slices.push(SequenceSlice {
-            sequence: key,
-            weights: seq.weights,
+        let slice = SequenceSlice {
             token_offset: self.step.tokens.len(),
             num_tokens: n,
             start_position: computed,
             block_table_offset: self.step.block_tables.len(),
             num_logits,
-            logit_offset: self.step.num_logits,
-        });
+        };
+        let (weights, logit_offset) = (seq.weights, self.step.num_logits);
+        self.step.slices.push(ScheduledSlice { sequence: key, weights, logit_offset, slice });
         self.step.num_logits += num_logits;
         self.step.tokens.extend_from_slice(&seq.tokens[computed..end]);
         self.step.block_tables.extend_from_slice(&seq.blocks[..end.div_ceil(BLOCK_SIZE)]);
@@ -441,16 +440,16 @@ impl Scheduler {
     fn process_outputs(&mut self, done: &mut impl FnMut(Sequence, Option<Error>)) {
         let slices = std::mem::take(&mut self.step.slices);
         let mut any_finished = false;
-        for slice in &slices {
-            let seq = self.sequences.at_mut(slice.sequence);
+        for &ScheduledSlice { sequence, logit_offset, slice, .. } in &slices {
+            let seq = self.sequences.at_mut(sequence);
             self.stats.prefix_hit_tokens += seq.count_prefix_hits(slice.start_position, slice.num_tokens) as u64;
             seq.num_computed += slice.num_tokens;
             let computed = seq.num_computed;
             insert_full_blocks(&mut self.tree, &mut self.pool, seq, computed, self.now, self.prefix_caching, true);
-            let results = &self.results[slice.logit_offset..slice.logit_offset + slice.num_logits];
+            let results = &self.results[logit_offset..logit_offset + slice.num_logits];
             let end = apply_results(seq, results, self.renderer.as_deref());
             if end.is_some() {
-                let seq = self.remove_sequence(slice.sequence);
+                let seq = self.remove_sequence(sequence);
                 self.stats.finished += 1;
                 any_finished = true;
                 done(seq, end.flatten());
@@ -518,7 +517,7 @@ fn apply_results(seq: &mut Sequence, results: &[LogitResult], renderer: Option<&
             let complete = match cursor {
                 Some(c) => {
                     // The backend may have advanced in the trie already.
-                    let allowed = match result.trie_node {
+                    let allowed = match result.next_node() {
                         Some(node) => c.advance_to(token, node),
                         None => c.advance(token),
                     };

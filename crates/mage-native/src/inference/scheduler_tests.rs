@@ -28,27 +28,27 @@ fn expected_result(weights: u32, tokens: &[u32], query: &LogitQuery<'_>) -> Logi
         LogitQuery::Sample { params, index, .. } => (Seed::new(d ^ params.seed).at(*index as u64).value() % 5) as u32,
         LogitQuery::Score { token, .. } => *token,
     };
-    LogitResult { token, logprob: -((d % 1000) as f32), aux: (d % 77) as f32, trie_node: None }
+    LogitResult { token, logprob: -((d % 1000) as f32), aux: (d % 77) as f32, ..Default::default() }
 }
 
 impl StepExecutor for TokenBackend {
-    fn execute(&mut self, step: &StepInputs, sequences: &SequenceTable, results: &mut [LogitResult]) -> Result<()> {
+    fn execute(&mut self, step: &ScheduledStep, sequences: &SequenceTable, results: &mut [LogitResult]) -> Result<()> {
         for &(from, to) in &step.block_copies {
             self.blocks[to as usize] = self.blocks[from as usize];
         }
         let mut written = std::collections::HashSet::new();
-        for slice in &step.slices {
+        for &ScheduledSlice { weights, slice, .. } in &step.slices {
             let blocks = &step.block_tables[slice.block_table_offset..];
             for i in 0..slice.num_tokens {
                 let p = slice.start_position + i;
                 let block = blocks[p / BLOCK_SIZE] as usize;
-                self.blocks[block][p % BLOCK_SIZE] = Some((slice.weights, step.tokens[slice.token_offset + i]));
+                self.blocks[block][p % BLOCK_SIZE] = Some((weights, step.tokens[slice.token_offset + i]));
                 if i == 0 || p % BLOCK_SIZE == 0 {
                     assert!(written.insert(block), "two sequences write block {block}");
                 }
             }
         }
-        for slice in &step.slices {
+        for &ScheduledSlice { sequence, weights: own, logit_offset, slice } in &step.slices {
             let blocks = &step.block_tables[slice.block_table_offset..];
             for p in &blocks[..slice.start_position / BLOCK_SIZE] {
                 assert!(!written.contains(&(*p as usize)), "block {p} is read while it is written");
@@ -58,16 +58,15 @@ impl StepExecutor for TokenBackend {
                 .map(|p| {
                     let (weights, token) =
                         self.blocks[blocks[p / BLOCK_SIZE] as usize][p % BLOCK_SIZE].expect("never written");
-                    assert_eq!(weights, slice.weights, "a block of other weights");
+                    assert_eq!(weights, own, "a block of other weights");
                     token
                 })
                 .collect();
-            let a = sequences.at(slice.sequence);
+            let a = sequences.at(sequence);
             assert_eq!(seen, a.tokens[..end], "the blocks hold another prefix");
             for i in 0..slice.num_logits {
                 let position = end - slice.num_logits + i;
-                results[slice.logit_offset + i] =
-                    expected_result(slice.weights, &seen[..=position], &a.logit_query(position));
+                results[logit_offset + i] = expected_result(own, &seen[..=position], &a.logit_query(position));
             }
         }
         Ok(())
@@ -298,7 +297,8 @@ fn a_trie_node_from_the_backend_equals_the_one_looked_up() {
         let node = trie_node(&looked_up);
         assert!(node.is_some());
         assert_eq!(end.is_some(), i == 5, "complete with its last token");
-        let end = apply_results(&mut given_node, &[LogitResult { trie_node: node, ..result }], None);
+        let result = LogitResult { next_node_plus_one: node.map_or(0, |n| n + 1), ..result };
+        let end = apply_results(&mut given_node, &[result], None);
         assert_eq!((end.is_some(), trie_node(&given_node)), (i == 5, node));
     }
     assert_eq!(looked_up.tokens, given_node.tokens);
@@ -306,10 +306,10 @@ fn a_trie_node_from_the_backend_equals_the_one_looked_up() {
 
 #[test]
 fn a_token_outside_the_action_set_fails_the_request() {
-    for (token, node) in [(3, None), (1, Some(1000))] {
+    for (token, next_node_plus_one) in [(3, 0), (1, 1001)] {
         let mut a = constrained();
         assert!(apply_results(&mut a, &[LogitResult { token: 7, ..Default::default() }], None).is_none());
-        let end = apply_results(&mut a, &[LogitResult { token, trie_node: node, ..Default::default() }], None);
+        let end = apply_results(&mut a, &[LogitResult { token, next_node_plus_one, ..Default::default() }], None);
         let error = end.flatten().map(|e| e.to_string()).unwrap_or_default();
         assert!(error.contains(&format!("token {token} was sampled")), "{error}");
     }

@@ -1,7 +1,13 @@
 //! The state of a request inside the scheduler.
+//!
+//! A [`Sequence`] is a request to sample or to score: its tokens, KV-cache blocks and progress. `num_computed` counts the
+//! tokens whose keys and values are cached. Preemption resets it and frees the blocks, but keeps tokens and results, so
+//! that a resumed sequence is only prefilled again. A backend asks for the [`LogitQuery`] at a position and answers with
+//! a `LogitResult`.
 
 use super::kv_cache::prefix_tree::NONE;
 use super::response::{ResponseHandle, SamplerResponse};
+use mage_engine::model::BLOCK_SIZE;
 use mage_engine::{
     ActionCursor, Allowed, FinishReason, Sample, SampleRequest, SamplingParams, ScoreRequest, Scores, WeightsId,
 };
@@ -44,30 +50,12 @@ pub(crate) struct Sequence {
     pub(crate) response: Arc<ResponseHandle>,
 }
 
-/// What to compute from the logits of one token.
+/// What to compute from the logits of one token, in terms of the request.
 pub(crate) enum LogitQuery<'a> {
     /// Sample token `index` of the response, constrained by `cursor`.
     Sample { params: &'a SamplingParams, cursor: Option<&'a ActionCursor>, index: usize },
     /// Log-probability of this token, over the allowed tokens.
     Score { token: u32, allowed: Option<&'a Allowed> },
-}
-
-/// The result of a [`LogitQuery`].
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct LogitResult {
-    pub(crate) token: u32,
-    /// Log-probability under the policy (masked, before temperature and filters); NaN if the logits are not finite.
-    pub(crate) logprob: f32,
-    /// Sampled: log-probability in the distribution sampled from. Scored: entropy.
-    pub(crate) aux: f32,
-    /// Sampled: the action-trie node reached, if the backend tracks it.
-    pub(crate) trie_node: Option<u32>,
-}
-
-impl LogitResult {
-    pub(crate) fn is_finite(&self) -> bool {
-        self.logprob.is_finite() && self.aux.is_finite()
-    }
 }
 
 impl Sequence {
@@ -174,7 +162,7 @@ impl Sequence {
 
     /// Number of blocks at full length.
     pub(crate) fn max_blocks(&self) -> usize {
-        self.max_len.div_ceil(crate::cpu::BLOCK_SIZE)
+        self.max_len.div_ceil(BLOCK_SIZE)
     }
 
     /// The completed response and its handle.

@@ -7,12 +7,11 @@
 use super::NativeSampler;
 use super::backend::cpu::evaluate_query;
 use super::scheduler::{ends_with_stop_text, non_finite_logits};
-use crate::cpu::TokenLogprob;
 use crate::engine::EngineContext;
 use crate::inference::sampling::SamplingScratch;
 use crate::inference::sequence::LogitQuery;
 use crate::model::PackedWorkspace;
-use crate::model::batch::{PackedChunk, Prediction};
+use mage_engine::model::{PackedChunk, Prediction, TokenLogprob};
 use mage_engine::{ActionSet, Error, FinishReason, Result, Sample, SampleRequest, ScoreRequest, Scores};
 use rayon::prelude::*;
 

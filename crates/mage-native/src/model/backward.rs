@@ -1,11 +1,10 @@
 //! The backward pass.
 
-use super::forward::ForwardPass;
+use super::forward::{ForwardPass, packed_spans};
 use super::workspace::PackedWorkspace;
 use super::{Adapter, Qwen3Model, Weights};
-use crate::cpu::{AttentionOutput, Cpu, TokenLogprob, scatter_add_rows};
-use crate::model::batch::PackedChunk;
-use crate::weights::lora::ProjectionGroup;
+use crate::cpu::{AttentionOutput, Cpu, Span, scatter_add_rows};
+use mage_engine::model::{PackedChunk, ProjectionGroup, TokenLogprob};
 
 impl Qwen3Model {
     /// Adds the gradient of a chunk's loss to `grads`: of the base parameters, or, with an adapter, of the adapter alone.
@@ -22,7 +21,7 @@ impl Qwen3Model {
         mut cost: impl FnMut(usize, TokenLogprob) -> (f32, f32),
     ) {
         let (layers, n, d) = (self.config.num_hidden_layers, chunk.tokens.len(), self.config.hidden_size);
-        let lora = adapter.map(|a| a.on(n));
+        let (lora, spans) = (adapter.map(|a| a.on(n)), packed_spans(chunk));
         let pass = ForwardPass {
             model: self,
             cpu,
@@ -31,16 +30,16 @@ impl Qwen3Model {
             positions: &chunk.positions,
             cos_sin: &self.cos_sin(chunk.max_len()),
         };
-        pass.layers(chunk, s, !recompute);
+        pass.layers(chunk, &spans, s, !recompute);
         s.dhidden.clear();
         s.dhidden.resize(n * d, 0.0);
         pass.lm_head(chunk, s, Some(&mut cost), adapter.is_none().then_some(&mut *grads));
         for layer in (0..layers).rev() {
             if recompute {
                 let (before, after) = s.hidden.split_at_mut(layer + 1);
-                pass.layer(layer, &chunk.spans, &before[layer], &mut s.activations[0], &mut after[0]);
+                pass.layer(layer, &spans, &before[layer], &mut s.activations[0], &mut after[0]);
             }
-            pass.layer_backward(adapter, layer, chunk, s, grads, if recompute { 0 } else { layer });
+            pass.layer_backward(adapter, layer, &spans, s, grads, if recompute { 0 } else { layer });
         }
         if adapter.is_none() {
             scatter_add_rows(&s.dhidden, &chunk.tokens, d, &mut grads[self.layout.embed_tokens.clone()]);
@@ -54,13 +53,13 @@ impl ForwardPass<'_> {
         &self,
         adapter: Option<&Adapter>,
         layer: usize,
-        chunk: &PackedChunk,
+        spans: &[Span],
         s: &mut PackedWorkspace,
         grads: &mut [f32],
         activations: usize,
     ) {
         let ForwardPass { model, cpu, weights, .. } = *self;
-        let (c, heads, n) = (&model.config, model.config.heads(), chunk.tokens.len());
+        let (c, heads, n) = (&model.config, model.config.heads(), self.positions.len());
         let (d, f, at, full) = (c.hidden_size, c.intermediate_size, &model.layout.layers[layer], adapter.is_none());
         let PackedWorkspace {
             hidden,
@@ -89,7 +88,7 @@ impl ForwardPass<'_> {
         // Backward pass of a projection group: from `dy` to `dx` and the weight gradients.
         let mut projection_backward =
             |group: ProjectionGroup, x: &[f32], dy: &[f32], dx: &mut [f32], grads: &mut [f32]| {
-                let (frozen, shape) = (group.frozen(at), (n, group.outputs(c), group.inputs(c)));
+                let (frozen, shape) = (group.base_weights(at), (n, c.group_outputs(group), c.group_inputs(group)));
                 if full {
                     cpu.linear_weight_grad(dy, x, shape, &mut grads[frozen.clone()]);
                 }
@@ -109,7 +108,7 @@ impl ForwardPass<'_> {
 
         projection_backward(ProjectionGroup::Out, &a.attn_out, dhidden, dattn_out, grads);
         let attention = AttentionOutput { qk: &a.qk, qkv: &a.qkv, out: &a.attn_out, logsumexp: &a.logsumexp };
-        cpu.attention_grad(heads, &chunk.spans, attention, dattn_out, dqk, dqkv);
+        cpu.attention_grad(heads, spans, attention, dattn_out, dqk, dqkv);
         let dnorm = full.then(|| &mut grads[at.qk_norm.clone()]);
         cpu.qk_norm_rope_grad(self.qk_norm_rope(layer), dqk, &a.qkv, &a.qk_rstd, dqkv, dnorm);
         projection_backward(ProjectionGroup::Qkv, &a.input_normed, dqkv, dnormed, grads);

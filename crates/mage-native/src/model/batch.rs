@@ -3,46 +3,8 @@
 //! Each root-to-leaf path of the token forest becomes a sequence; every segment is trained on once. Sequences are packed without
 //! padding into chunks of a token budget. The result depends only on the batch and the budget.
 
-use crate::cpu::Span;
-use mage_engine::{Allowed, TokenForest, TokenInputs};
-
-/// A token to predict.
-#[derive(Clone, Debug)]
-pub(crate) struct Prediction {
-    /// The row of the chunk whose logits predict it.
-    pub(crate) row: u32,
-    pub(crate) token: u32,
-    pub(crate) allowed: Option<Allowed>,
-    pub(crate) inputs: TokenInputs,
-    /// Its index among all predictions of the batch.
-    pub(crate) index: usize,
-}
-
-/// Sequences packed end to end.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct PackedChunk {
-    pub(crate) tokens: Vec<u32>,
-    pub(crate) positions: Vec<u32>,
-    pub(crate) spans: Vec<Span>,
-    pub(crate) predictions: Vec<Prediction>,
-}
-
-impl PackedChunk {
-    /// Adds a sequence and returns its first row.
-    pub(crate) fn push(&mut self, tokens: impl IntoIterator<Item = u32>) -> usize {
-        let first = self.tokens.len();
-        self.tokens.extend(tokens);
-        let len = self.tokens.len() - first;
-        self.positions.extend(0..len as u32);
-        self.spans.push(Span { query: first, query_len: len, key: first, key_len: len });
-        first
-    }
-
-    /// One more than the largest position.
-    pub(crate) fn max_len(&self) -> usize {
-        self.spans.iter().map(|s| s.key_len).max().unwrap_or(0)
-    }
-}
+use mage_engine::TokenForest;
+use mage_engine::model::{PackedChunk, Prediction};
 
 /// Packs a checked batch into chunks of at most `budget` tokens; a longer sequence is a chunk of its own. Also returns the
 /// number of predictions.

@@ -1,10 +1,10 @@
 //! The forward pass of the decoder layers.
 
-use super::batch::PackedChunk;
 use super::workspace::{LayerActivations, PackedWorkspace};
 use super::{LoraSegment, Qwen3Model, WeightSet, Weights};
-use crate::cpu::{Cpu, QkNormRope, Span, Strided, TokenLogprob, gather_rows};
-use crate::weights::lora::ProjectionGroup;
+use crate::cpu::{Cpu, QkNormRope, Span, Strided, gather_rows};
+use mage_engine::model::{PackedChunk, ProjectionGroup, TokenLogprob};
+use std::ops::Range;
 
 /// What all layers of one forward pass share.
 #[derive(Clone, Copy)]
@@ -80,7 +80,7 @@ impl ForwardPass<'_> {
     }
 
     /// Runs all layers over a chunk. With `keep`, every layer's activations are stored for the backward pass.
-    pub(super) fn layers(&self, chunk: &PackedChunk, s: &mut PackedWorkspace, keep: bool) {
+    pub(super) fn layers(&self, chunk: &PackedChunk, spans: &[Span], s: &mut PackedWorkspace, keep: bool) {
         let layers = self.model.config.num_hidden_layers;
         s.hidden.resize_with(layers + 1, Vec::new);
         s.activations.resize_with(if keep { layers } else { 1 }, LayerActivations::default);
@@ -88,9 +88,15 @@ impl ForwardPass<'_> {
         for layer in 0..layers {
             let (before, after) = s.hidden.split_at_mut(layer + 1);
             let activations = &mut s.activations[if keep { layer } else { 0 }];
-            self.layer(layer, &chunk.spans, &before[layer], activations, &mut after[0]);
+            self.layer(layer, spans, &before[layer], activations, &mut after[0]);
         }
     }
+}
+
+/// The attention spans of packed sequences: each row sees its own sequence.
+pub(super) fn packed_spans(chunk: &PackedChunk) -> Vec<Span> {
+    let span = |r: &Range<usize>| Span { query: r.start, query_len: r.len(), key: r.start, key_len: r.len() };
+    chunk.sequences.iter().map(span).collect()
 }
 
 impl Qwen3Model {
@@ -112,7 +118,7 @@ impl Qwen3Model {
             positions: &chunk.positions,
             cos_sin: &self.cos_sin(chunk.max_len()),
         };
-        pass.layers(chunk, s, false);
+        pass.layers(chunk, &packed_spans(chunk), s, false);
         pass.lm_head(chunk, s, None, None);
         out.extend_from_slice(&s.logprobs);
     }

@@ -3,8 +3,8 @@
 use super::Qwen3Model;
 use super::forward::ForwardPass;
 use super::workspace::PackedWorkspace;
-use crate::cpu::{Target, TokenLogprob, gather_rows, scatter_add_rows};
-use crate::model::batch::PackedChunk;
+use crate::cpu::{Target, gather_rows, scatter_add_rows};
+use mage_engine::model::{PackedChunk, TokenLogprob};
 
 /// Maximum number of logits in memory.
 const MAX_LOGITS: usize = 1 << 24;
@@ -86,9 +86,9 @@ impl ForwardPass<'_> {
 mod tests {
     use super::*;
     use crate::model::WeightSet;
-    use crate::model::batch::Prediction;
     use crate::weights::hf_config::tests::tiny;
     use crate::weights::init::new_weights;
+    use mage_engine::model::Prediction;
     use mage_rng::Seed;
     use std::sync::Arc;
 
@@ -102,9 +102,7 @@ mod tests {
             chunk.predictions.extend((0..99).map(|i| Prediction {
                 row: (first + i) as u32,
                 token: (i as u32 + 1) % 29,
-                allowed: None,
-                inputs: Default::default(),
-                index: 0,
+                ..Default::default()
             }));
         }
         let mut s = PackedWorkspace::default();

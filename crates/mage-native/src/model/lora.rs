@@ -6,7 +6,7 @@
 use super::Qwen3Model;
 use super::forward::ForwardPass;
 use crate::cpu::{PackedMatrix, Strided, scale};
-use crate::weights::lora::{LoraGroupLayout, LoraLayout, PROJECTION_GROUPS, ProjectionGroup};
+use mage_engine::model::{LoraGroupLayout, LoraLayout, ProjectionGroup};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub(crate) struct Adapter {
     pub(crate) flat: Vec<f32>,
     pub(crate) layout: Arc<LoraLayout>,
-    layers: Vec<[Option<PackedGroup>; PROJECTION_GROUPS.len()]>,
+    layers: Vec<[Option<PackedGroup>; ProjectionGroup::ALL.len()]>,
 }
 
 struct PackedGroup {
@@ -41,10 +41,10 @@ impl Qwen3Model {
         let (c, rank) = (&self.config, layout.lora.rank);
         let pack =
             |range: &Range<usize>, outputs: usize, inputs: usize| self.cpu.pack(&flat[range.clone()], outputs, inputs);
-        let packed = |groups: &[Option<LoraGroupLayout>; PROJECTION_GROUPS.len()]| {
+        let packed = |groups: &[Option<LoraGroupLayout>; ProjectionGroup::ALL.len()]| {
             std::array::from_fn(|g| {
                 let at = groups[g].as_ref()?;
-                let lora_a = pack(&at.lora_a, at.total_rank, PROJECTION_GROUPS[g].inputs(c));
+                let lora_a = pack(&at.lora_a, at.total_rank, c.group_inputs(ProjectionGroup::ALL[g]));
                 let lora_b = at.projections.iter().map(|p| pack(&p.lora_b, p.outputs, rank)).collect();
                 Some(PackedGroup { lora_a, lora_b })
             })
@@ -75,9 +75,9 @@ impl ForwardPass<'_> {
         group: ProjectionGroup,
         x: &[f32],
         y: &mut [f32],
-        lora_a_out: &mut [Vec<f32>; PROJECTION_GROUPS.len()],
+        lora_a_out: &mut [Vec<f32>; ProjectionGroup::ALL.len()],
     ) {
-        let (inputs, width) = (group.inputs(&self.model.config), group.outputs(&self.model.config));
+        let (inputs, width) = (self.model.config.group_inputs(group), self.model.config.group_outputs(group));
         let lora_a_out = &mut lora_a_out[group as usize];
         for LoraSegment { rows, adapter } in self.lora {
             let Adapter { layout, layers, .. } = adapter;
@@ -114,7 +114,7 @@ impl ForwardPass<'_> {
     ) {
         let Some(at) = &adapter.layout.layers[layer][group as usize] else { return };
         let (cpu, n) = (self.cpu, self.positions.len());
-        let (inputs, width) = (group.inputs(&self.model.config), group.outputs(&self.model.config));
+        let (inputs, width) = (self.model.config.group_inputs(group), self.model.config.group_outputs(group));
         let (ranks, rank) = (at.total_rank, adapter.layout.lora.rank);
         dlora_a_out.resize(n * ranks, 0.0);
         for part in &at.projections {

@@ -7,7 +7,7 @@ mod kv_cache;
 mod lm_head;
 mod lora;
 mod paged_forward;
-pub(crate) mod param_layout;
+mod param_layout;
 mod workspace;
 
 pub(crate) use lora::{Adapter, LoraSegment};
@@ -15,8 +15,8 @@ pub(crate) use paged_forward::{PagedBatch, PagedWorkspace};
 pub(crate) use workspace::PackedWorkspace;
 
 use crate::cpu::{Cpu, PackedMatrix};
-use crate::model::param_layout::ParamLayout;
 use crate::weights::hf_config::Config;
+use mage_engine::model::ParamLayout;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -57,7 +57,7 @@ impl Weights {
 
 impl Qwen3Model {
     pub(crate) fn new(config: Config) -> Self {
-        let layout = ParamLayout::new(&config);
+        let layout = config.param_layout();
         Qwen3Model { config, layout, cpu: Cpu::new(), cos_sin: Mutex::default() }
     }
 

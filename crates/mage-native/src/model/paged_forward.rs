@@ -6,7 +6,8 @@
 use super::forward::ForwardPass;
 use super::workspace::LayerActivations;
 use super::{LoraSegment, Qwen3Model, Weights};
-use crate::cpu::{BLOCK_SIZE, BlockSlot, Cpu, KvBlocks, PagedSpan, Strided, gather_rows};
+use crate::cpu::{BlockSlot, Cpu, KvBlocks, PagedSpan, Strided, gather_rows};
+use mage_engine::model::BLOCK_SIZE;
 
 /// New tokens of many sequences with the same base weights.
 #[derive(Default)]

@@ -1,45 +1,12 @@
-//! The layout of all parameters in one flat buffer.
-//!
-//! Projections with the same input are adjacent, so that Q, K and V form one matrix, and gate and up another.
+//! The parameter layout of a model configuration.
 
 use crate::weights::hf_config::Config;
-use std::ops::Range;
+use mage_engine::model::{LayerLayout, ParamLayout, ParamTensor};
 
-/// A tensor of a checkpoint and its range in the flat buffer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ParamTensor {
-    /// Name in the checkpoint.
-    pub(crate) name: String,
-    pub(crate) shape: Vec<usize>,
-    pub(crate) range: Range<usize>,
-}
-
-/// Ranges of a layer's parameters.
-#[derive(Clone, Debug)]
-pub(crate) struct LayerLayout {
-    pub(crate) input_layernorm: Range<usize>,
-    pub(crate) qkv_proj: Range<usize>,
-    pub(crate) qk_norm: Range<usize>,
-    pub(crate) o_proj: Range<usize>,
-    pub(crate) post_attention_layernorm: Range<usize>,
-    pub(crate) gate_up_proj: Range<usize>,
-    pub(crate) down_proj: Range<usize>,
-}
-
-/// Ranges of all parameters.
-#[derive(Clone, Debug)]
-pub(crate) struct ParamLayout {
-    pub(crate) tensors: Vec<ParamTensor>,
-    pub(crate) embed_tokens: Range<usize>,
-    pub(crate) layers: Vec<LayerLayout>,
-    pub(crate) final_norm: Range<usize>,
-    /// Equals `embed_tokens` if the embeddings are tied.
-    pub(crate) lm_head: Range<usize>,
-    pub(crate) len: usize,
-}
-
-impl ParamLayout {
-    pub(crate) fn new(c: &Config) -> Self {
+impl Config {
+    /// The layout of all parameters in one flat buffer.
+    pub(crate) fn param_layout(&self) -> ParamLayout {
+        let c = self;
         let mut tensors = Vec::new();
         let mut len = 0;
         let mut alloc = |name: String, shape: &[usize]| {
@@ -94,7 +61,7 @@ mod tests {
     #[test]
     fn tensors_fill_the_buffer_without_gaps() {
         for tied in [true, false] {
-            let layout = ParamLayout::new(&Config { tie_word_embeddings: tied, ..tiny() });
+            let layout = Config { tie_word_embeddings: tied, ..tiny() }.param_layout();
             let mut at = 0;
             for t in &layout.tensors {
                 assert_eq!(t.range.start, at);

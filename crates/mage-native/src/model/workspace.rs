@@ -1,8 +1,7 @@
 //! Activation and gradient buffers of a pass.
 
-use crate::cpu::TokenLogprob;
 use crate::weights::hf_config::Config;
-use crate::weights::lora::PROJECTION_GROUPS;
+use mage_engine::model::{ProjectionGroup, TokenLogprob};
 
 /// The activations of a layer that its backward pass needs.
 #[derive(Default)]
@@ -20,7 +19,7 @@ pub(super) struct LayerActivations {
     pub(super) gate_up: Vec<f32>,
     pub(super) mlp_act: Vec<f32>,
     /// Scaled output of LoRA A, by projection group.
-    pub(super) lora_a_out: [Vec<f32>; PROJECTION_GROUPS.len()],
+    pub(super) lora_a_out: [Vec<f32>; ProjectionGroup::ALL.len()],
 }
 
 impl LayerActivations {

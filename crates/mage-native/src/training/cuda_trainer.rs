@@ -1,21 +1,17 @@
 //! The GPU trainer. Batches, losses, reports and files are those of the CPU trainer; parameters are in GPU memory.
 
 use super::loss_stats::LossStats;
-use super::state::{PublishedState, SavedParams, TrainerState, child_path, digest, read_moments, write_moments};
-use crate::cpu::TokenLogprob;
+use super::state::{Checkpoint, SavedParams, TrainerState, digest};
 use crate::engine::{EngineContext, write_model};
-use crate::gpu::{failed, lora_layout};
-use crate::model::batch::{self, PackedChunk};
-use crate::model::param_layout::ParamTensor;
-use crate::weights::checkpoint::{self, CONFIG_SOURCE, WeightDtype};
-use crate::weights::lora::{self, LoraLayout, NativeAdapter};
-use crate::weights::registry::{DeviceWeights, GpuWeights, PublishedWeights};
-use mage_cuda::{PackedSequences, TargetToken};
+use crate::gpu::failed;
+use crate::model::batch;
+use crate::weights::checkpoint::WeightDtype;
+use crate::weights::lora::{self, NativeAdapter};
+use crate::weights::registry::{DeviceWeights, GpuWeights};
+use mage_engine::model::{AdamWParams, LoraLayout, ParamTensor};
 use mage_engine::{
-    Error, Loss, LossReport, OptimStep, Result, StepReport, TokenForest, Trainer, TrainerCaps, WeightVersion,
-    WeightsName,
+    Loss, LossReport, OptimStep, Result, StepReport, TokenForest, Trainer, TrainerCaps, WeightVersion, WeightsName,
 };
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -43,10 +39,8 @@ impl CudaTrainer {
             Some(adapter) => {
                 let base_weights = shared.publish_gpu_base(&flat)?;
                 let base = &base_weights.cuda().base;
-                let layout = lora_layout(&adapter.layout);
-                let trainer =
-                    mage_cuda::ModelTrainer::with_adapter(model, base, &layout, &adapter.flat).map_err(failed)?;
-                (trainer, Some((adapter.layout, digest(&flat))))
+                let trainer = mage_cuda::ModelTrainer::with_adapter(model, base, &adapter.layout, &adapter.flat);
+                (trainer.map_err(failed)?, Some((adapter.layout, digest(&flat))))
             }
         };
         drop(flat);
@@ -71,7 +65,7 @@ impl CudaTrainer {
         self.adapter.as_ref().map_or(&self.shared.model.layout.tensors, |(layout, _)| &layout.tensors)
     }
 
-    /// The trained parameters as saved state describes them.
+    /// The trained parameters as a checkpoint describes them.
     fn saved(&self) -> SavedParams<'_> {
         match &self.adapter {
             None => SavedParams::Full,
@@ -94,43 +88,6 @@ impl CudaTrainer {
             None => write_model(dir, &model.config, &flat, renderer.as_deref(), format),
             Some((layout, _)) => lora::peft::write(dir, layout, &flat, source.as_deref(), format),
         }
-    }
-}
-
-impl CudaTrainer {
-    /// Reads weights that were published when the state was saved.
-    fn read_published(&self, folder: &Path, p: &PublishedState) -> Result<DeviceWeights> {
-        let (gpu, model) = (self.shared.gpu_model()?, &self.shared.model);
-        match (&p.file, &self.adapter) {
-            (None, None) => Err(Error::invalid(
-                format!("weights `{}`", p.name),
-                "the state refers to the base weights of an adapter, but this trainer has no adapter",
-            )),
-            (None, Some(_)) => {
-                Ok(DeviceWeights::Cuda(GpuWeights { base: Arc::clone(self.trainer.weights()), adapter: None }))
-            }
-            (Some(file), Some(_)) => {
-                let saved = NativeAdapter::open(&child_path(folder, file)?, &model.config)?;
-                gpu.upload_with_lora(self.trainer.weights(), &saved.layout, &saved.flat)
-            }
-            (Some(file), None) => {
-                let path = child_path(folder, file)?;
-                gpu.upload_base(&checkpoint::read_tensors(&[path], &model.layout.tensors, &[], CONFIG_SOURCE)?)
-            }
-        }
-    }
-}
-
-/// A chunk in the format of the GPU trainer.
-fn packed_sequences(chunk: &PackedChunk) -> PackedSequences<'_> {
-    PackedSequences {
-        tokens: &chunk.tokens,
-        spans: chunk.spans.iter().map(|s| (s.query, s.query_len)).collect(),
-        targets: chunk
-            .predictions
-            .iter()
-            .map(|p| TargetToken { index: p.row, token: p.token, allowed: p.allowed.as_ref().map(|a| &a[..]) })
-            .collect(),
     }
 }
 
@@ -159,18 +116,11 @@ impl Trainer for CudaTrainer {
         self.pending = true;
         for chunk in &chunks {
             let mut stats = LossStats::default();
-            let record = |p: usize, statistics: mage_cuda::GpuTokenLogprob| {
-                let predicted = TokenLogprob {
-                    logprob: statistics.logprob,
-                    entropy: statistics.entropy,
-                    logsumexp: statistics.logsumexp,
-                };
-                stats.record(&chunk.predictions[p], predicted, loss)
-            };
+            let record = |p: usize, predicted| stats.record(&chunk.predictions[p], predicted, loss);
             // A sequence longer than a pass is a chunk of its own and runs with recomputation, which gives the same
             // bits.
             let recompute = self.shared.options.recompute || chunk.tokens.len() > self.budget;
-            self.trainer.forward_backward(&packed_sequences(chunk), recompute, record).map_err(failed)?;
+            self.trainer.forward_backward(chunk, recompute, record).map_err(failed)?;
             total.add(stats);
         }
         Ok(total.report(count))
@@ -193,19 +143,10 @@ impl Trainer for CudaTrainer {
             let tensor = tensors.iter().find(|t| t.range.contains(&at)).unwrap_or(&tensors[0]).clone();
             return self.state.skip(step, &tensor, grads[at], norm);
         }
-        let settings = self.state.advance(step, norm);
+        let params = self.state.advance(step, norm);
         for (range, decays) in decay_ranges(self.tensors()) {
-            let settings = mage_cuda::AdamWParams {
-                learning_rate: settings.learning_rate,
-                beta1: settings.beta1,
-                beta2: settings.beta2,
-                epsilon: settings.epsilon,
-                weight_decay: if decays { step.weight_decay } else { 0.0 },
-                grad_scale: settings.grad_scale,
-                correction1: settings.correction1,
-                correction2: settings.correction2,
-            };
-            self.trainer.adamw(range, &settings).map_err(failed)?;
+            let weight_decay = if decays { step.weight_decay } else { 0.0 };
+            self.trainer.adamw(range, &AdamWParams { weight_decay, ..params }).map_err(failed)?;
         }
         self.trainer.synchronize().map_err(failed)?;
         Ok(StepReport { grad_norm: norm, skipped: None, skipped_steps: self.state.skipped, steps: self.state.steps })
@@ -216,44 +157,19 @@ impl Trainer for CudaTrainer {
     }
 
     fn save(&self, dir: &Path) -> Result<()> {
-        if self.pending {
-            return Err(Error::invalid("save", "gradients have accumulated; call optim_step first"));
-        }
+        super::check_no_pending(self.pending)?;
         self.save_model(dir, WeightDtype::F32)?;
-        let folder = dir.join("training_state");
-        std::fs::create_dir_all(&folder).map_err(Error::write(&folder))?;
         let (exp_avg, exp_avg_sq) = self.trainer.moments();
         let (exp_avg, exp_avg_sq) = (exp_avg.to_vec().map_err(failed)?, exp_avg_sq.to_vec().map_err(failed)?);
-        write_moments(&folder, self.tensors(), &exp_avg, &exp_avg_sq)?;
-        let saved = self.saved();
-        let mut state = TrainerState { base: saved.base(), published: Vec::new(), ..self.state.clone() };
-        for (i, (name, published)) in self.shared.registry.all().into_iter().enumerate() {
-            let GpuWeights { base, adapter } = published.weights.cuda();
-            let flat = match (&saved, adapter) {
-                (_, Some(adapter)) => Some(adapter.to_vec().map_err(failed)?),
-                (SavedParams::Lora { .. }, None) => None,
-                (SavedParams::Full, None) => Some(base.to_vec().map_err(failed)?),
-            };
-            let file = flat.map(|flat| saved.write_published(&folder, i, &self.shared, &flat)).transpose()?;
-            state.published.push(PublishedState { name, version: published.version, file });
-        }
-        state.write(&folder.join("state.json"))
+        self.saved().write(dir, self.tensors(), (&exp_avg, &exp_avg_sq), &self.state, &self.shared)
     }
 
     fn load(&mut self, dir: &Path) -> Result<()> {
-        let folder = dir.join("training_state");
-        let state = TrainerState::read(&folder.join("state.json"))?;
-        // Reads everything before changing anything.
-        let flat = self.saved().read(dir, &state, &self.shared.model)?;
-        let (exp_avg, exp_avg_sq) = read_moments(&folder, self.tensors(), flat.len())?;
-        let mut published = BTreeMap::new();
-        for p in &state.published {
-            let weights = Arc::new(self.read_published(&folder, p)?);
-            published.insert(p.name.clone(), PublishedWeights { version: p.version, weights });
-        }
+        let Checkpoint { state, flat, exp_avg, exp_avg_sq, published } =
+            self.saved().read(dir, self.tensors(), &self.shared)?;
         self.trainer.restore(&flat, &exp_avg, &exp_avg_sq).map_err(failed)?;
         self.pending = false;
-        self.state = TrainerState { published: Vec::new(), base: None, ..state };
+        self.state = state;
         self.shared.registry.replace(published);
         Ok(())
     }

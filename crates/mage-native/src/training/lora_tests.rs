@@ -5,8 +5,8 @@ use super::*;
 use crate::cpu::testing::{self, check_gradient_at};
 use crate::engine::{EngineOptions, NativeModel};
 use crate::weights::hf_config::{Config, tests::tiny};
-use crate::weights::lora::{LoraConfig, Projection};
 use mage_engine::Objective;
+use mage_engine::model::{LoraConfig, Projection};
 use mage_rng::Seed;
 
 fn shapes() -> [LoraConfig; 3] {

@@ -1,7 +1,6 @@
 //! Statistics of a loss computation.
 
-use crate::cpu::TokenLogprob;
-use crate::model::batch::Prediction;
+use mage_engine::model::{Prediction, TokenLogprob};
 use mage_engine::{Loss, LossReport, TokenClass};
 use std::collections::BTreeMap;
 

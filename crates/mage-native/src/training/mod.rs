@@ -14,22 +14,22 @@ mod state;
 mod tests;
 mod trainable_params;
 
-use crate::cpu::{self, AdamW, Cpu};
+use crate::cpu::{self, Cpu};
 use crate::engine::{EngineContext, write_model};
 use crate::model::PackedWorkspace;
-use crate::model::batch::{self, PackedChunk};
-use crate::model::param_layout::ParamTensor;
+use crate::model::batch;
 use crate::weights::checkpoint::WeightDtype;
 use crate::weights::lora;
 use crate::weights::registry::DeviceWeights;
 pub use cuda_trainer::CudaTrainer;
 use loss_stats::LossStats;
+use mage_engine::model::{AdamWParams, PackedChunk, ParamTensor};
 use mage_engine::{
-    KlForm, Loss, LossReport, OptimStep, Reduction, Result, StepReport, TokenForest, Trainer, TrainerCaps,
+    Error, KlForm, Loss, LossReport, OptimStep, Reduction, Result, StepReport, TokenForest, Trainer, TrainerCaps,
     WeightVersion, WeightsName,
 };
 use rayon::prelude::*;
-use state::TrainerState;
+use state::{Checkpoint, SavedParams, TrainerState, digest};
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 pub(crate) use trainable_params::TrainableParams;
@@ -113,6 +113,25 @@ impl CpuTrainer {
 
     fn tensors(&self) -> &[ParamTensor] {
         self.params.tensors(&self.shared.model)
+    }
+
+    /// The trained parameters as a checkpoint describes them.
+    fn saved(&self) -> SavedParams<'_> {
+        match &self.params {
+            TrainableParams::Full(_) => SavedParams::Full,
+            TrainableParams::Lora { base, adapter } => {
+                let base = self.base_digest.get_or_init(|| digest(&base.flat)).clone();
+                SavedParams::Lora { layout: &adapter.layout, base }
+            }
+        }
+    }
+}
+
+/// Refuses to save while gradients have accumulated: a checkpoint does not contain them.
+fn check_no_pending(pending: bool) -> Result<()> {
+    match pending {
+        true => Err(Error::invalid("save", "gradients have accumulated; call optim_step first")),
+        false => Ok(()),
     }
 }
 
@@ -245,7 +264,7 @@ impl Trainer for CpuTrainer {
                 let weight_decay = if tensor.shape.len() > 1 { step.weight_decay } else { 0.0 };
                 let at = || tensor.range.clone();
                 cpu.adamw(
-                    AdamW { weight_decay, ..set },
+                    AdamWParams { weight_decay, ..set },
                     &mut flat[at()],
                     &self.grads[at()],
                     &mut self.exp_avg[at()],
@@ -264,10 +283,22 @@ impl Trainer for CpuTrainer {
     }
 
     fn save(&self, dir: &Path) -> Result<()> {
-        self.write_state(dir)
+        check_no_pending(self.pending)?;
+        self.save_model(dir, WeightDtype::F32)?;
+        self.saved().write(dir, self.tensors(), (&self.exp_avg, &self.exp_avg_sq), &self.state, &self.shared)
     }
 
     fn load(&mut self, dir: &Path) -> Result<()> {
-        self.read_state(dir)
+        let Checkpoint { state, flat, exp_avg, exp_avg_sq, published } =
+            self.saved().read(dir, self.tensors(), &self.shared)?;
+        (self.exp_avg, self.exp_avg_sq) = (exp_avg, exp_avg_sq);
+        let shared = Arc::clone(&self.shared);
+        *self.params.params_mut(&shared.model).1 = flat;
+        shared.pool.install(|| self.params.refresh(&shared.model));
+        self.grads.fill(0.0);
+        self.pending = false;
+        self.state = state;
+        shared.registry.replace(published);
+        Ok(())
     }
 }

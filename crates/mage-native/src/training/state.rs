@@ -1,15 +1,18 @@
-//! Saving and restoring of trainer state, for exact resume.
+//! Checkpoints of a trainer, for exact resume.
+//!
+//! A checkpoint is a model directory that `transformers` loads, or an adapter directory for PEFT, with a subdirectory
+//! `training_state/`: counters (`state.json`), moments (`optimizer.safetensors`) and every published version, since
+//! samplers continue with them. The format does not depend on the device. A checkpoint is read and checked completely
+//! before the trainer changes; that of another model, adapter shape or base model is refused.
 
-use super::{CpuTrainer, TrainableParams};
-use crate::cpu::AdamW;
 use crate::engine::EngineContext;
-use crate::model::param_layout::ParamTensor;
-use crate::model::{Qwen3Model, WeightSet};
+use crate::model::Qwen3Model;
 use crate::weights::atomic_write::replace_text;
 use crate::weights::checkpoint::{self, CONFIG_SOURCE, WeightDtype};
 use crate::weights::hf_config::Config;
-use crate::weights::lora::{self, LoraLayout, NativeAdapter};
+use crate::weights::lora::{self, NativeAdapter};
 use crate::weights::registry::{DeviceWeights, PublishedWeights};
+use mage_engine::model::{AdamWParams, LoraLayout, ParamTensor};
 use mage_engine::{Error, OptimStep, Result, StepReport, WeightVersion, WeightsName};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -58,12 +61,12 @@ impl TrainerState {
     }
 
     /// Counts a step and returns its AdamW parameters. Weight decay is set per tensor by the caller.
-    pub(super) fn advance(&mut self, step: &OptimStep, norm: f64) -> AdamW {
+    pub(super) fn advance(&mut self, step: &OptimStep, norm: f64) -> AdamWParams {
         self.consecutive_skips = 0;
         self.steps += 1;
         let t = self.steps as f64;
         let clip = f64::from(step.max_grad_norm);
-        AdamW {
+        AdamWParams {
             learning_rate: step.learning_rate,
             beta1: step.beta1,
             beta2: step.beta2,
@@ -76,19 +79,19 @@ impl TrainerState {
     }
 
     /// Reads a saved state.
-    pub(super) fn read(path: &Path) -> Result<Self> {
+    fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).map_err(Error::read(path))?;
         serde_json::from_str(&text).map_err(|e| Error::invalid(path.display().to_string(), e.to_string()))
     }
 
-    pub(super) fn write(&self, path: &Path) -> Result<()> {
+    fn write(&self, path: &Path) -> Result<()> {
         let text = serde_json::to_string_pretty(self).map_err(|e| Error::invalid("state", e.to_string()))?;
         replace_text(path, &(text + "\n"))
     }
 }
 
 /// Reads the first and second moments.
-pub(super) fn read_moments(folder: &Path, tensors: &[ParamTensor], len: usize) -> Result<(Vec<f32>, Vec<f32>)> {
+fn read_moments(folder: &Path, tensors: &[ParamTensor], len: usize) -> Result<(Vec<f32>, Vec<f32>)> {
     let shifted = |prefix: &str, by: usize| {
         tensors
             .iter()
@@ -105,9 +108,18 @@ pub(super) fn read_moments(folder: &Path, tensors: &[ParamTensor], len: usize) -
     Ok((exp_avg, exp_avg_sq))
 }
 
-pub(super) fn write_moments(folder: &Path, tensors: &[ParamTensor], exp_avg: &[f32], exp_avg_sq: &[f32]) -> Result<()> {
+fn write_moments(folder: &Path, tensors: &[ParamTensor], exp_avg: &[f32], exp_avg_sq: &[f32]) -> Result<()> {
     let moments = [("exp_avg.", exp_avg), ("exp_avg_sq.", exp_avg_sq)];
     checkpoint::write_tensors(&folder.join("optimizer.safetensors"), &moments, tensors, WeightDtype::F32)
+}
+
+/// A checkpoint of a trainer in memory.
+pub(super) struct Checkpoint {
+    pub(super) state: TrainerState,
+    pub(super) flat: Vec<f32>,
+    pub(super) exp_avg: Vec<f32>,
+    pub(super) exp_avg_sq: Vec<f32>,
+    pub(super) published: BTreeMap<WeightsName, PublishedWeights>,
 }
 
 /// The kind of trainable parameters in a checkpoint: a whole model, or an adapter whose base weights have this digest.
@@ -117,7 +129,7 @@ pub(super) enum SavedParams<'a> {
 }
 
 impl SavedParams<'_> {
-    pub(super) fn base(&self) -> Option<String> {
+    fn base(&self) -> Option<String> {
         match self {
             SavedParams::Full => None,
             SavedParams::Lora { base, .. } => Some(base.clone()),
@@ -125,7 +137,7 @@ impl SavedParams<'_> {
     }
 
     /// Reads the trained parameters from a checkpoint. Fails if it was written for another model or adapter shape.
-    pub(super) fn read(&self, dir: &Path, state: &TrainerState, model: &Qwen3Model) -> Result<Vec<f32>> {
+    fn read_params(&self, dir: &Path, state: &TrainerState, model: &Qwen3Model) -> Result<Vec<f32>> {
         let wrong = |problem: String| Err(Error::invalid(dir.display().to_string(), problem));
         match (self, NativeAdapter::is_in(dir)) {
             (SavedParams::Full, false) => {
@@ -151,14 +163,48 @@ impl SavedParams<'_> {
         }
     }
 
-    /// Writes the `i`-th published version and returns its file name.
-    pub(super) fn write_published(
+    /// Writes `training_state/` in a checkpoint: moments, counters and every published version.
+    pub(super) fn write(
         &self,
-        folder: &Path,
-        i: usize,
+        dir: &Path,
+        tensors: &[ParamTensor],
+        (exp_avg, exp_avg_sq): (&[f32], &[f32]),
+        state: &TrainerState,
         shared: &EngineContext,
-        flat: &[f32],
-    ) -> Result<String> {
+    ) -> Result<()> {
+        let folder = dir.join("training_state");
+        std::fs::create_dir_all(&folder).map_err(Error::write(&folder))?;
+        write_moments(&folder, tensors, exp_avg, exp_avg_sq)?;
+        let mut state = TrainerState { base: self.base(), published: Vec::new(), ..state.clone() };
+        for (i, (name, published)) in shared.registry.all().into_iter().enumerate() {
+            let flat = match (self, published.weights.adapter_params()?) {
+                (_, Some(adapter)) => Some(adapter),
+                (SavedParams::Lora { .. }, None) => None,
+                (SavedParams::Full, None) => Some(published.weights.base_params()?),
+            };
+            let file = flat.map(|flat| self.write_published(&folder, i, shared, &flat)).transpose()?;
+            state.published.push(PublishedState { name, version: published.version, file });
+        }
+        state.write(&folder.join("state.json"))
+    }
+
+    /// Reads a whole checkpoint, so that a trainer changes only if all of it is valid.
+    pub(super) fn read(&self, dir: &Path, tensors: &[ParamTensor], shared: &EngineContext) -> Result<Checkpoint> {
+        let folder = dir.join("training_state");
+        let state = TrainerState::read(&folder.join("state.json"))?;
+        let flat = self.read_params(dir, &state, &shared.model)?;
+        let (exp_avg, exp_avg_sq) = read_moments(&folder, tensors, flat.len())?;
+        let mut published = BTreeMap::new();
+        for p in &state.published {
+            let weights = Arc::new(read_published(shared, &folder, p)?);
+            published.insert(p.name.clone(), PublishedWeights { version: p.version, weights });
+        }
+        let state = TrainerState { published: Vec::new(), base: None, ..state };
+        Ok(Checkpoint { state, flat, exp_avg, exp_avg_sq, published })
+    }
+
+    /// Writes the `i`-th published version and returns its file name.
+    fn write_published(&self, folder: &Path, i: usize, shared: &EngineContext, flat: &[f32]) -> Result<String> {
         let format = WeightDtype::F32;
         match self {
             SavedParams::Lora { layout, .. } => {
@@ -189,100 +235,31 @@ pub(super) fn digest(flat: &[f32]) -> String {
     hasher.finalize().to_hex().to_string()
 }
 
-impl CpuTrainer {
-    /// Writes the trainable parameters as a directory that `transformers` or PEFT loads, with a subdirectory
-    /// `training_state/`: moments, counters and every published version.
-    pub(super) fn write_state(&self, dir: &Path) -> Result<()> {
-        if self.pending {
-            return Err(Error::invalid("save", "gradients have accumulated; call optim_step first"));
-        }
-        self.save_model(dir, WeightDtype::F32)?;
-        let folder = dir.join("training_state");
-        std::fs::create_dir_all(&folder).map_err(Error::write(&folder))?;
-        write_moments(&folder, self.tensors(), &self.exp_avg, &self.exp_avg_sq)?;
-        let saved = self.saved();
-        let mut state = TrainerState { base: saved.base(), published: Vec::new(), ..self.state.clone() };
-        for (i, (name, published)) in self.shared.registry.all().into_iter().enumerate() {
-            let WeightSet { base, adapter } = published.weights.cpu();
-            let flat = match (&saved, adapter) {
-                (_, Some(adapter)) => Some(&adapter.flat),
-                (SavedParams::Lora { .. }, None) => None,
-                (SavedParams::Full, None) => Some(&base.flat),
-            };
-            let file = flat.map(|flat| saved.write_published(&folder, i, &self.shared, flat)).transpose()?;
-            state.published.push(PublishedState { name, version: published.version, file });
-        }
-        state.write(&folder.join("state.json"))
-    }
-
-    pub(super) fn read_state(&mut self, dir: &Path) -> Result<()> {
-        let folder = dir.join("training_state");
-        let state = TrainerState::read(&folder.join("state.json"))?;
-        // Read everything before modifying anything.
-        let flat = self.saved().read(dir, &state, &self.shared.model)?;
-        let (exp_avg, exp_avg_sq) = read_moments(&folder, self.tensors(), flat.len())?;
-        let mut published = BTreeMap::new();
-        for p in &state.published {
-            let weights = read_published(&self.shared, &folder, p)?;
-            published.insert(
-                p.name.clone(),
-                PublishedWeights { version: p.version, weights: Arc::new(DeviceWeights::Cpu(weights)) },
-            );
-        }
-        self.exp_avg = exp_avg;
-        self.exp_avg_sq = exp_avg_sq;
-        let shared = Arc::clone(&self.shared);
-        *self.params.params_mut(&shared.model).1 = flat;
-        shared.pool.install(|| self.params.refresh(&shared.model));
-        self.grads.fill(0.0);
-        self.pending = false;
-        self.state = TrainerState { published: Vec::new(), base: None, ..state };
-        self.shared.registry.replace(published);
-        Ok(())
-    }
-
-    /// The kind of trainable parameters, for a checkpoint.
-    fn saved(&self) -> SavedParams<'_> {
-        match &self.params {
-            TrainableParams::Full(_) => SavedParams::Full,
-            TrainableParams::Lora { base, adapter } => {
-                let base = self.base_digest.get_or_init(|| digest(&base.flat)).clone();
-                SavedParams::Lora { layout: &adapter.layout, base }
-            }
-        }
-    }
-}
-
 /// The path of a file directly in `folder`; refuses paths that lead elsewhere.
-pub(super) fn child_path(folder: &Path, file: &str) -> Result<PathBuf> {
+fn child_path(folder: &Path, file: &str) -> Result<PathBuf> {
     if Path::new(file).file_name().is_none_or(|n| n != file) {
         return Err(Error::invalid(folder.display().to_string(), format!("`{file}` is not a plain file name")));
     }
     Ok(folder.join(file))
 }
 
-fn read_published(shared: &EngineContext, folder: &Path, p: &PublishedState) -> Result<WeightSet> {
-    let model = &shared.model;
-    let Some(file) = &p.file else {
-        let base = shared.base.get().ok_or_else(|| {
-            Error::invalid(
-                format!("weights `{}`", p.name),
-                "the state refers to the base weights of an adapter, but this trainer has no adapter",
-            )
-        })?;
-        return Ok(WeightSet { base: Arc::clone(base), adapter: None });
-    };
-    let path = child_path(folder, file)?;
-    match shared.base.get() {
-        Some(base) => {
-            let saved = NativeAdapter::open(&path, &model.config)?;
-            let adapter = shared.pool.install(|| model.adapter(saved.layout, saved.flat));
-            Ok(WeightSet { base: Arc::clone(base), adapter: Some(Arc::new(adapter)) })
+/// Reads weights that were published when the state was saved.
+fn read_published(shared: &EngineContext, folder: &Path, p: &PublishedState) -> Result<DeviceWeights> {
+    let (model, base) = (&shared.model, shared.frozen_base());
+    let weights = match &p.file {
+        None => base,
+        Some(file) if base.is_some() => {
+            let saved = NativeAdapter::open(&child_path(folder, file)?, &model.config)?;
+            shared.adapter_on_base(&saved.layout, &saved.flat)?
         }
-        None => {
+        Some(file) => {
+            let path = child_path(folder, file)?;
             let flat = checkpoint::read_tensors(&[path], &model.layout.tensors, &[], CONFIG_SOURCE)?;
-            let base = Arc::new(shared.pool.install(|| model.weights(flat)));
-            Ok(WeightSet { base, adapter: None })
+            Some(shared.load(flat)?)
         }
-    }
+    };
+    weights.ok_or_else(|| {
+        let problem = "the state refers to the base weights of an adapter, but this trainer has no adapter";
+        Error::invalid(format!("weights `{}`", p.name), problem)
+    })
 }

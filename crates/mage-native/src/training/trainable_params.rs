@@ -1,7 +1,7 @@
 //! The trainable parameters: the whole model, or a LoRA adapter on frozen base weights.
 
-use crate::model::param_layout::ParamTensor;
 use crate::model::{Adapter, Qwen3Model, WeightSet, Weights};
+use mage_engine::model::ParamTensor;
 use std::sync::Arc;
 
 /// The trainable parameters and, for an adapter, their frozen base.

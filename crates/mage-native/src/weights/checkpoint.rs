@@ -3,8 +3,8 @@
 //! Formats that can run code (pickle) are refused. All headers are compared with the expected tensors before any data is
 //! read. Tensors are then read one at a time, so that peak memory is the size of the model.
 
-use crate::model::param_layout::ParamTensor;
 use crate::weights::atomic_write::replace;
+use mage_engine::model::ParamTensor;
 use mage_engine::{Error, Result};
 use safetensors::tensor::{Dtype, View};
 use serde::Deserialize;
@@ -384,13 +384,12 @@ fn write_all(path: &Path, writers: &[(String, TensorWriter<'_>)]) -> Result<()> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::param_layout::ParamLayout;
     use crate::weights::hf_config::tests::tiny;
     use crate::weights::init::new_weights;
     use mage_rng::Seed;
 
-    fn written(format: WeightDtype) -> (tempfile::TempDir, ParamLayout, Vec<f32>) {
-        let layout = ParamLayout::new(&tiny());
+    fn written(format: WeightDtype) -> (tempfile::TempDir, mage_engine::model::ParamLayout, Vec<f32>) {
+        let layout = tiny().param_layout();
         let flat = new_weights(&tiny(), 0.02, Seed::new(1));
         let dir = tempfile::tempdir().unwrap();
         write_tensors(&dir.path().join("model.safetensors"), &[("", &flat)], &layout.tensors, format).unwrap();
@@ -410,7 +409,7 @@ mod tests {
 
     #[test]
     fn shards_are_joined() {
-        let layout = ParamLayout::new(&tiny());
+        let layout = tiny().param_layout();
         let flat = new_weights(&tiny(), 0.02, Seed::new(1));
         let dir = tempfile::tempdir().unwrap();
         let (a, b) = layout.tensors.split_at(7);

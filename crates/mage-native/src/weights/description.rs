@@ -1,7 +1,6 @@
 //! Model descriptions from file headers, without loading weights.
 
 use crate::engine::{check_vocabulary, optional_tensors};
-use crate::model::param_layout::ParamLayout;
 use crate::weights::checkpoint::{self, StoredWeights};
 use crate::weights::hf_config::Config;
 use mage_engine::{Renderer, Result};
@@ -33,14 +32,14 @@ impl ModelDescription {
             false => None,
         };
         check_vocabulary(&config, renderer.as_deref())?;
-        let tensors = ParamLayout::new(&config).tensors;
+        let tensors = config.param_layout().tensors;
         let stored = checkpoint::inspect_folder(path, &tensors, optional_tensors(&config))?;
         Ok(ModelDescription { renderer, stored: Some(stored), ..Self::from_config(config) })
     }
 
     /// The description of a configuration without files.
     pub fn from_config(config: Config) -> Self {
-        let parameters = ParamLayout::new(&config).len;
+        let parameters = config.param_layout().len;
         ModelDescription { config, parameters, renderer: None, stored: None }
     }
 

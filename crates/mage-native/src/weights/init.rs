@@ -1,7 +1,7 @@
 //! Reproducible random initialisation of a new model.
 
-use crate::model::param_layout::{ParamLayout, ParamTensor};
 use crate::weights::hf_config::Config;
+use mage_engine::model::ParamTensor;
 use mage_rng::Seed;
 use rand::RngExt;
 use std::f64::consts::PI;
@@ -11,7 +11,7 @@ pub const DEFAULT_INIT_STD: f32 = 0.02;
 
 /// Initial weights: normal with standard deviation `std` for matrices, 1 for norms.
 pub(crate) fn new_weights(config: &Config, std: f32, seed: Seed) -> Vec<f32> {
-    let layout = ParamLayout::new(config);
+    let layout = config.param_layout();
     let mut flat = vec![0.0; layout.len];
     for tensor in &layout.tensors {
         fill(tensor, std, seed, &mut flat[tensor.range.clone()]);
@@ -58,7 +58,7 @@ mod tests {
         let mean = e.iter().sum::<f32>() / 32_000.0;
         let std = (e.iter().map(|x| (x - mean).powi(2)).sum::<f32>() / 32_000.0).sqrt();
         assert!(mean.abs() < 5e-4 && (std - 0.02).abs() < 3e-4, "{mean} {std}");
-        let layout = ParamLayout::new(&config);
+        let layout = config.param_layout();
         assert!(a[layout.final_norm].iter().all(|x| *x == 1.0));
     }
 }

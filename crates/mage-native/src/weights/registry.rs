@@ -3,8 +3,10 @@
 //! Weights are published atomically under a name with increasing versions. A request uses the version that is current when it
 //! is submitted.
 
+use crate::gpu::failed;
 use crate::model::WeightSet;
 use mage_engine::{Error, Result, WeightVersion, WeightsId, WeightsName};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -40,6 +42,26 @@ impl DeviceWeights {
         match self {
             DeviceWeights::Cuda(set) => set,
             DeviceWeights::Cpu(_) => unreachable!("CPU weights in the CUDA backend"),
+        }
+    }
+}
+
+impl DeviceWeights {
+    /// The parameters of the base model, on the host.
+    pub(crate) fn base_params(&self) -> Result<Cow<'_, [f32]>> {
+        match self {
+            DeviceWeights::Cpu(set) => Ok(Cow::Borrowed(&set.base.flat)),
+            DeviceWeights::Cuda(set) => Ok(Cow::Owned(set.base.to_vec().map_err(failed)?)),
+        }
+    }
+
+    /// The parameters of the adapter, on the host, if there is one.
+    pub(crate) fn adapter_params(&self) -> Result<Option<Cow<'_, [f32]>>> {
+        match self {
+            DeviceWeights::Cpu(set) => Ok(set.adapter.as_ref().map(|a| Cow::Borrowed(&a.flat[..]))),
+            DeviceWeights::Cuda(set) => {
+                set.adapter.as_ref().map(|a| a.to_vec().map(Cow::Owned)).transpose().map_err(failed)
+            }
         }
     }
 }

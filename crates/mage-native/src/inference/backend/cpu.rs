@@ -4,13 +4,14 @@
 //! core, so that its activations stay in that core's cache. If the weights are too large for every core to read, or there is
 //! only one task, the cores share each GEMM instead. Neither choice changes the results.
 
-use super::super::sequence::{LogitQuery, LogitResult, SequenceTable};
-use super::{ModelBackend, SequenceSlice, StepExecutor, StepInputs};
-use crate::cpu::{BLOCK_SIZE, Cpu, KvBlocks, Target, TokenLogprob};
+use super::super::sequence::{LogitQuery, SequenceTable};
+use super::{ModelBackend, ScheduledStep, StepExecutor};
+use crate::cpu::{Cpu, KvBlocks, Target};
 use crate::engine::EngineContext;
 use crate::inference::sampling::{self, SamplingScratch};
 use crate::model::{LoraSegment, PagedBatch, PagedWorkspace, WeightSet};
 use crate::weights::registry::DeviceWeights;
+use mage_engine::model::{BLOCK_SIZE, LogitResult, SequenceSlice, TokenLogprob};
 use mage_engine::{ActionCursor, Result};
 use mage_rng::Seed;
 use rayon::prelude::*;
@@ -66,9 +67,9 @@ impl CpuBackend {
     }
 
     /// Asserts that each block written in this step has one writer and no other reader, which makes concurrent tasks sound.
-    fn check_block_writers(&mut self, step: &StepInputs) {
+    fn check_block_writers(&mut self, step: &ScheduledStep) {
         self.steps += 1;
-        for (i, slice) in step.slices.iter().enumerate() {
+        for (i, slice) in step.slices.iter().map(|s| s.slice).enumerate() {
             let last = (slice.start_position + slice.num_tokens).div_ceil(BLOCK_SIZE);
             for &block in &step.block_tables
                 [slice.block_table_offset + slice.start_position / BLOCK_SIZE..slice.block_table_offset + last]
@@ -78,7 +79,7 @@ impl CpuBackend {
                 *writer = (self.steps, i as u32);
             }
         }
-        for slice in &step.slices {
+        for slice in step.slices.iter().map(|s| s.slice) {
             for &block in &step.block_tables
                 [slice.block_table_offset..slice.block_table_offset + slice.start_position / BLOCK_SIZE]
             {
@@ -91,7 +92,7 @@ impl CpuBackend {
     }
 
     /// Groups the slices into tasks.
-    fn assign_tasks(&mut self, step: &StepInputs) {
+    fn assign_tasks(&mut self, step: &ScheduledStep) {
         let CpuBackend { shared, order, tasks, weights: slots, .. } = self;
         let model = &shared.model;
         // The order of groups does not change results, so base weights can be compared by address.
@@ -113,13 +114,13 @@ impl CpuBackend {
         tasks.clear();
         let (mut first, mut rows) = (0, 0);
         for (i, slice) in order.iter().enumerate() {
-            let slice = &step.slices[*slice as usize];
-            let other = i > first && base(weights(&order[first])) != base(slice.weights);
-            if i > first && (other || rows + slice.num_tokens > per_task) {
+            let num_tokens = step.slices[*slice as usize].slice.num_tokens;
+            let other = i > first && base(weights(&order[first])) != base(weights(slice));
+            if i > first && (other || rows + num_tokens > per_task) {
                 tasks.push(first..i);
                 (first, rows) = (i, 0);
             }
-            rows += slice.num_tokens;
+            rows += num_tokens;
         }
         if first < order.len() {
             tasks.push(first..order.len());
@@ -129,7 +130,7 @@ impl CpuBackend {
     fn run_task(
         &self,
         cpu: &Cpu,
-        step: &StepInputs,
+        step: &ScheduledStep,
         sequences: &SequenceTable,
         task: Range<usize>,
     ) -> Vec<(usize, LogitResult)> {
@@ -139,7 +140,8 @@ impl CpuBackend {
         batch.clear();
         queries.clear();
         let slices = &self.order[task];
-        for slice in slices.iter().map(|p| &step.slices[*p as usize]) {
+        for scheduled in slices.iter().map(|p| &step.slices[*p as usize]) {
+            let slice = &scheduled.slice;
             let tokens = &step.tokens[slice.token_offset..slice.token_offset + slice.num_tokens];
             batch.push(
                 tokens,
@@ -149,7 +151,7 @@ impl CpuBackend {
                 slice.num_logits,
             );
             let first = slice.start_position + slice.num_tokens - slice.num_logits;
-            queries.extend((0..slice.num_logits).map(|i| (slice.sequence, first + i, slice.logit_offset + i)));
+            queries.extend((0..slice.num_logits).map(|i| (scheduled.sequence, first + i, scheduled.logit_offset + i)));
         }
         let mut results = Vec::with_capacity(queries.len());
         let model = &self.shared.model;
@@ -184,7 +186,7 @@ impl CpuBackend {
     /// The LoRA segments of a task, where each slice has `count` rows.
     fn lora_segments(
         &self,
-        step: &StepInputs,
+        step: &ScheduledStep,
         slices: &[u32],
         count: impl Fn(&SequenceSlice) -> usize,
     ) -> Vec<LoraSegment<'_>> {
@@ -192,7 +194,7 @@ impl CpuBackend {
         let mut last = None;
         let mut row = 0;
         for slice in slices.iter().map(|p| &step.slices[*p as usize]) {
-            let rows = row..row + count(slice);
+            let rows = row..row + count(&slice.slice);
             row = rows.end;
             if rows.is_empty() {
                 continue; // prefill that has not reached the last token
@@ -229,25 +231,21 @@ pub(crate) fn evaluate_query(
                 Some(sampled) => {
                     let target = Target { token: sampled.token, allowed };
                     cpu.token_logprobs(logits, logits.len(), &[target], &mut logprob);
-                    LogitResult {
-                        token: sampled.token,
-                        logprob: logprob[0].logprob,
-                        aux: sampled.logprob,
-                        trie_node: None,
-                    }
+                    let (token, aux) = (sampled.token, sampled.logprob);
+                    LogitResult { token, logprob: logprob[0].logprob, aux, ..Default::default() }
                 }
-                None => LogitResult { token: 0, logprob: f32::NAN, aux: f32::NAN, trie_node: None },
+                None => LogitResult { logprob: f32::NAN, aux: f32::NAN, ..Default::default() },
             }
         }
         LogitQuery::Score { token, allowed } => {
             cpu.token_logprobs(logits, logits.len(), &[Target { token, allowed }], &mut logprob);
-            LogitResult { token, logprob: logprob[0].logprob, aux: logprob[0].entropy, trie_node: None }
+            LogitResult { token, logprob: logprob[0].logprob, aux: logprob[0].entropy, ..Default::default() }
         }
     }
 }
 
 impl StepExecutor for CpuBackend {
-    fn execute(&mut self, step: &StepInputs, sequences: &SequenceTable, results: &mut [LogitResult]) -> Result<()> {
+    fn execute(&mut self, step: &ScheduledStep, sequences: &SequenceTable, results: &mut [LogitResult]) -> Result<()> {
         self.kv_blocks.copy(&step.block_copies);
         self.check_block_writers(step);
         self.assign_tasks(step);

@@ -4,12 +4,13 @@
 //! the CPU, so the two differ only where rounding moves a boundary across it. Action-mask tries are cached in GPU memory; the
 //! sampling kernel receives each sequence's trie node and returns the node its sampled token leads to.
 
-use super::super::sequence::{LogitQuery, LogitResult, SequenceTable};
+use super::super::sequence::{LogitQuery, SequenceTable};
 use super::cpu::set_slot;
-use super::{ModelBackend, StepExecutor, StepInputs};
+use super::{ModelBackend, ScheduledStep, StepExecutor};
 use crate::gpu::{GpuModel, failed};
 use crate::weights::registry::DeviceWeights;
-use mage_cuda::{Candidates, ModelRunner, TokenTrie};
+use mage_cuda::{Candidates, KernelLogitQuery, ModelRunner, StepBatch, TokenTrie};
+use mage_engine::model::{LogitResult, SequenceSlice};
 use mage_engine::{ActionCursor, ActionSet, Result};
 use mage_rng::Seed;
 use rand::RngExt;
@@ -23,8 +24,8 @@ pub(crate) struct CudaBackend {
     /// Slice indices, grouped by weights.
     order: Vec<u32>,
     tokens: Vec<u32>,
-    slices: Vec<mage_cuda::GpuSequenceSlice>,
-    results: Vec<mage_cuda::GpuLogitResult>,
+    slices: Vec<SequenceSlice>,
+    results: Vec<LogitResult>,
 }
 
 impl CudaBackend {
@@ -42,7 +43,6 @@ impl CudaBackend {
 
 /// An action set in the format of the GPU.
 fn trie(set: &ActionSet) -> TokenTrie<'_> {
-    const { assert!(TokenTrie::ALL_TOKENS == ActionSet::ALL_TOKENS) };
     TokenTrie { id: set.id(), data: set.trie_data() }
 }
 
@@ -51,15 +51,15 @@ fn candidates(cursor: &ActionCursor) -> Candidates<'_> {
     Candidates::TrieNode(trie(cursor.set()), cursor.node())
 }
 
-/// A logit query in the format of the GPU.
-fn cuda_query(query: LogitQuery<'_>) -> mage_cuda::GpuLogitQuery<'_> {
+/// A logit query in the form of the sampling kernel.
+fn kernel_query(query: LogitQuery<'_>) -> KernelLogitQuery<'_> {
     match query {
-        LogitQuery::Score { token, allowed } => mage_cuda::GpuLogitQuery::score(token, allowed.map(|a| &a[..])),
+        LogitQuery::Score { token, allowed } => KernelLogitQuery::score(token, allowed.map(|a| &a[..])),
         LogitQuery::Sample { params, cursor, index } => {
             let mut rng = Seed::new(params.seed).child("sample").at(index as u64).rng();
             // At most the largest f32 below 1, so that the variate stays below the total probability.
             let uniform = (rng.random::<f64>() as f32).min(1.0 - f32::EPSILON / 2.0);
-            mage_cuda::GpuLogitQuery {
+            KernelLogitQuery {
                 token: None,
                 candidates: cursor.map_or(Candidates::All, candidates),
                 top_k: params.top_k,
@@ -73,8 +73,8 @@ fn cuda_query(query: LogitQuery<'_>) -> mage_cuda::GpuLogitQuery<'_> {
 }
 
 impl StepExecutor for CudaBackend {
-    fn execute(&mut self, step: &StepInputs, sequences: &SequenceTable, results: &mut [LogitResult]) -> Result<()> {
-        let CudaBackend { runner, weights, order, tokens, slices, results: cuda_results } = self;
+    fn execute(&mut self, step: &ScheduledStep, sequences: &SequenceTable, results: &mut [LogitResult]) -> Result<()> {
+        let CudaBackend { runner, weights, order, tokens, slices, results: group_results } = self;
         runner.copy_blocks(&step.block_copies).map_err(failed)?;
         order.clear();
         order.extend(0..step.slices.len() as u32);
@@ -84,33 +84,25 @@ impl StepExecutor for CudaBackend {
             slices.clear();
             let mut queries = Vec::with_capacity(group.len());
             let mut indices = Vec::with_capacity(group.len());
-            for slice in group.iter().map(|i| &step.slices[*i as usize]) {
-                let token_offset = tokens.len();
+            for scheduled in group.iter().map(|i| &step.slices[*i as usize]) {
+                let slice = &scheduled.slice;
+                slices.push(SequenceSlice { token_offset: tokens.len(), ..*slice });
                 tokens.extend_from_slice(&step.tokens[slice.token_offset..slice.token_offset + slice.num_tokens]);
-                slices.push(mage_cuda::GpuSequenceSlice {
-                    token_offset,
-                    num_tokens: slice.num_tokens,
-                    start_position: slice.start_position,
-                    block_table_offset: slice.block_table_offset,
-                    num_logits: slice.num_logits,
-                });
-                let sequence = sequences.at(slice.sequence);
+                let sequence = sequences.at(scheduled.sequence);
                 let first_query = slice.start_position + slice.num_tokens - slice.num_logits;
                 for i in 0..slice.num_logits {
-                    queries.push(cuda_query(sequence.logit_query(first_query + i)));
-                    indices.push(slice.logit_offset + i);
+                    queries.push(kernel_query(sequence.logit_query(first_query + i)));
+                    indices.push(scheduled.logit_offset + i);
                 }
             }
             let slot = step.slices[group[0] as usize].weights as usize;
             let device_weights = weights[slot].as_ref().expect("weights stay set while sequences use them");
-            cuda_results.clear();
-            cuda_results.resize(queries.len(), mage_cuda::GpuLogitResult::default());
-            let batch =
-                mage_cuda::StepBatch { tokens, block_tables: &step.block_tables, sequences: slices, queries: &queries };
-            runner.step(device_weights.cuda().as_ref(), &batch, cuda_results).map_err(failed)?;
-            for (index, a) in indices.into_iter().zip(cuda_results.iter()) {
-                let (token, logprob, aux) = (a.token, a.logprob, a.aux);
-                results[index] = LogitResult { token, logprob, aux, trie_node: a.next_node() };
+            group_results.clear();
+            group_results.resize(queries.len(), LogitResult::default());
+            let batch = StepBatch { tokens, block_tables: &step.block_tables, sequences: slices, queries: &queries };
+            runner.step(device_weights.cuda().as_ref(), &batch, group_results).map_err(failed)?;
+            for (index, result) in indices.into_iter().zip(group_results.iter()) {
+                results[index] = *result;
             }
         }
         Ok(())

@@ -6,42 +6,38 @@
 pub(crate) mod cpu;
 pub(crate) mod cuda;
 
-use super::sequence::{LogitResult, SequenceTable};
+use super::sequence::SequenceTable;
 use crate::weights::registry::DeviceWeights;
 use mage_engine::Result;
+use mage_engine::model::{LogitResult, SequenceSlice};
 use std::sync::Arc;
 
-/// One sequence's slice of a step.
+/// One sequence's slice of a step, and whose it is.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SequenceSlice {
+pub(crate) struct ScheduledSlice {
     pub(crate) sequence: u32,
+    /// Weight slot.
     pub(crate) weights: u32,
-    /// The new tokens: their start in [`StepInputs::tokens`], their count, and the position of the first.
-    pub(crate) token_offset: usize,
-    pub(crate) num_tokens: usize,
-    pub(crate) start_position: usize,
-    /// Start of the sequence's block table in [`StepInputs::block_tables`]. It covers every token up to the last new one.
-    pub(crate) block_table_offset: usize,
-    /// How many of the last tokens need logits, and the index of the first result.
-    pub(crate) num_logits: usize,
+    /// Index of its first result.
     pub(crate) logit_offset: usize,
+    pub(crate) slice: SequenceSlice,
 }
 
-/// The inputs of one scheduler step.
+/// One scheduler step. Its sequences may use different weights; a GPU runs one `StepBatch` per set of weights.
 #[derive(Debug, Default)]
-pub(crate) struct StepInputs {
+pub(crate) struct ScheduledStep {
     /// Blocks to copy before anything else, in order: (from, to).
     pub(crate) block_copies: Vec<(u32, u32)>,
     pub(crate) tokens: Vec<u32>,
     pub(crate) block_tables: Vec<u32>,
-    pub(crate) slices: Vec<SequenceSlice>,
+    pub(crate) slices: Vec<ScheduledSlice>,
     /// Number of logit queries in the step.
     pub(crate) num_logits: usize,
 }
 
-impl StepInputs {
+impl ScheduledStep {
     pub(crate) fn clear(&mut self) {
-        let StepInputs { block_copies, tokens, block_tables, slices, num_logits } = self;
+        let ScheduledStep { block_copies, tokens, block_tables, slices, num_logits } = self;
         block_copies.clear();
         tokens.clear();
         block_tables.clear();
@@ -53,7 +49,7 @@ impl StepInputs {
 /// Executes steps.
 pub(crate) trait StepExecutor {
     /// Executes a step and writes its results. Within a step, no slice reads a block that another slice writes.
-    fn execute(&mut self, step: &StepInputs, sequences: &SequenceTable, results: &mut [LogitResult]) -> Result<()>;
+    fn execute(&mut self, step: &ScheduledStep, sequences: &SequenceTable, results: &mut [LogitResult]) -> Result<()>;
 }
 
 /// A backend that holds weights.

@@ -4,7 +4,7 @@
 //! Full blocks are shared. If only the start of a block matches, the caller copies the block. Unreferenced leaves form an LRU
 //! list for eviction.
 
-use crate::cpu::BLOCK_SIZE;
+use mage_engine::model::BLOCK_SIZE;
 use std::collections::BTreeMap;
 
 /// No node.

@@ -1,11 +1,9 @@
 //! LoRA adapters in memory, independent of any device.
 
-use super::{LoraConfig, LoraLayout, PROJECTION_GROUPS};
 use crate::cpu::{Cpu, scale};
-use crate::gpu::lora_layout;
-use crate::model::param_layout::ParamLayout;
 use crate::weights::hf_config::Config;
 use mage_engine::Result;
+use mage_engine::model::{LoraConfig, LoraLayout, ProjectionGroup};
 use mage_rng::Seed;
 use rand::RngExt;
 use std::sync::Arc;
@@ -36,7 +34,7 @@ impl NativeAdapter {
     pub fn new(config: &Config, lora: &LoraConfig, seed: Seed) -> Result<Self> {
         lora.check()?;
         config.check()?;
-        let layout = LoraLayout::new(config, lora);
+        let layout = config.lora_layout(lora);
         let mut flat = vec![0.0; layout.len];
         for t in layout.tensors.iter().filter(|t| t.name.ends_with("lora_A.weight")) {
             let bound = 1.0 / (t.shape[1] as f64).sqrt();
@@ -64,7 +62,7 @@ impl NativeAdapter {
 
     /// The sizes that determine its memory.
     pub fn size(&self) -> AdapterSize {
-        let max_group_rank = lora_layout(&self.layout).max_total_rank();
+        let max_group_rank = self.layout.max_group_rank();
         AdapterSize { rank: self.lora().rank, parameters: self.parameters(), max_group_rank }
     }
 
@@ -86,16 +84,16 @@ impl NativeAdapter {
 
     /// Adds the adapter to base weights: `W += (alpha / rank)·B·A`.
     pub(crate) fn merge_into(&self, config: &Config, weights: &mut [f32]) {
-        let (cpu, base, rank) = (Cpu::new(), ParamLayout::new(config), self.lora().rank);
+        let (cpu, base, rank) = (Cpu::new(), config.param_layout(), self.lora().rank);
         for (groups, at) in self.layout.layers.iter().zip(&base.layers) {
-            for (g, group) in PROJECTION_GROUPS.iter().zip(groups) {
-                let inputs = g.inputs(config);
+            for (g, group) in ProjectionGroup::ALL.iter().zip(groups) {
+                let inputs = config.group_inputs(*g);
                 for part in group.iter().flat_map(|group| group.projections.iter().map(move |p| (group, p))) {
                     let (group, part) = part;
                     let a = group.lora_a.start + part.rank_offset * inputs;
                     let mut b = self.flat[part.lora_b.clone()].to_vec();
                     scale(&mut b, self.lora().scale());
-                    let first = g.frozen(at).start + part.output_offset * inputs;
+                    let first = g.base_weights(at).start + part.output_offset * inputs;
                     let sum = &mut weights[first..first + part.outputs * inputs];
                     cpu.linear_input_grad_add(&b, &self.flat[a..a + rank * inputs], (part.outputs, rank, inputs), sum);
                 }

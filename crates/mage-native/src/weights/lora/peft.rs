@@ -3,11 +3,11 @@
 //! `target_modules` is always written, because PEFT silently uses its own default if it is empty. Unsupported settings are
 //! refused by name.
 
-use super::{LoraConfig, NativeAdapter, Projection};
+use super::NativeAdapter;
 use crate::weights::atomic_write::replace_text;
 use crate::weights::checkpoint::{self, WeightDtype};
 use crate::weights::hf_config::Config;
-use crate::weights::lora::LoraLayout;
+use mage_engine::model::{LoraConfig, LoraLayout, Projection};
 use mage_engine::{Error, Result};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -42,7 +42,7 @@ impl NativeAdapter {
     pub fn open(dir: &Path, config: &Config) -> Result<Self> {
         let base = Self::base_of(dir)?;
         let lora = Self::shape_of(dir)?;
-        let layout = LoraLayout::new(config, &lora);
+        let layout = config.lora_layout(&lora);
         let source = "adapter_config.json with this model";
         check_safe(dir)?;
         let flat = checkpoint::read_tensors(&[dir.join(WEIGHTS)], &layout.tensors, &[], source)?;
