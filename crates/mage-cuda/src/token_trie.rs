@@ -184,6 +184,7 @@ impl TrieCache {
 }
 
 #[cfg(test)]
+#[warn(dead_code)]
 pub(crate) mod tests {
     use super::*;
 
@@ -222,8 +223,7 @@ pub(crate) mod tests {
         cache.uploaded = cache.data.len();
     }
 
-    #[test]
-    fn a_trie_is_uploaded_once_and_found_again() {
+    pub(crate) fn a_trie_is_uploaded_once_and_found_again() {
         let (a, b) = (star(&[3, 5]), star(&[2, 4, 6]));
         let (mut cache, mut memory) = (TrieCache::default(), Vec::new());
         assert_eq!(
@@ -243,8 +243,7 @@ pub(crate) mod tests {
         assert_eq!((node(0, &cache, &memory)[0], node(1, &cache, &memory)), (0, vec![2, 3, 5]));
     }
 
-    #[test]
-    fn a_full_cache_is_cleared_and_refilled() {
+    pub(crate) fn a_full_cache_is_cleared_and_refilled() {
         let tries: Vec<Vec<u32>> = (0..50).map(|i| star(&[i, i + 1])).collect();
         let each = tries[0].len();
         let capacity = 5 * each + 1;
@@ -265,8 +264,7 @@ pub(crate) mod tests {
         assert!((51 * each..=65 * each).contains(&total), "{} uploads of 50 tries", total / each);
     }
 
-    #[test]
-    fn tries_larger_than_half_of_the_cache_double_its_capacity() {
+    pub(crate) fn tries_larger_than_half_of_the_cache_double_its_capacity() {
         let (old, a, b) = (star(&[1]), star(&[1, 2, 3]), star(&[4, 5, 6]));
         let mut cache = TrieCache::default();
         cache.resolve(&[query(0, &old, 0)], 7, a.len()).unwrap();
@@ -276,8 +274,7 @@ pub(crate) mod tests {
         assert_eq!(cache.pending(), [a, b].concat());
     }
 
-    #[test]
-    fn invalid_tries_are_rejected() {
+    pub(crate) fn invalid_tries_are_rejected() {
         let good = trie_words(&[(&[1, 4], &[1, 1]), (&[], &[]), (&[9], &[0, 2])]);
         let check = |data: &[u32], vocabulary: usize| {
             TokenTrie { id: 0, data }.check(vocabulary).map_err(|e| e.to_string()).err().unwrap_or_default()

@@ -16,9 +16,8 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-#[test]
-fn rms_norm_and_its_gradients_match_plain_loops() {
-    let Some(b) = KernelFixture::new(16, 2, 1) else { return };
+pub(crate) fn rms_norm_and_its_gradients_match_plain_loops() {
+    let b = KernelFixture::new(16, 2, 1);
     let (n, f, s) = (7, &b.model.kernels.common, &b.stream);
     let (x, w, dy, dx0) = (random_bf16(n * D, 1), random_bf16(D, 2), random_bf16(n * D, 3), random_bf16(n * D, 4));
     let (bx, bw, bdy, bdx) = (b.upload_bf16(&x), b.upload_bf16(&w), b.upload_bf16(&dy), b.upload_bf16(&dx0));
@@ -48,9 +47,8 @@ fn rms_norm_and_its_gradients_match_plain_loops() {
     assert_near("gradient of the weights", &b.read_f32(&dw), &expected, 0.005);
 }
 
-#[test]
-fn swiglu_and_its_gradient_match_plain_loops() {
-    let Some(b) = KernelFixture::new(16, 2, 1) else { return };
+pub(crate) fn swiglu_and_its_gradient_match_plain_loops() {
+    let b = KernelFixture::new(16, 2, 1);
     let (n, intermediate, f) = (5, b.shape.intermediate_size, &b.model.kernels.common);
     let x: Vec<f64> = random_bf16(n * 2 * intermediate, 1).iter().map(|x| 4.0 * x).collect();
     let dy = random_bf16(n * intermediate, 2);
@@ -71,9 +69,8 @@ fn swiglu_and_its_gradient_match_plain_loops() {
     assert_near("gradient", &b.read_bf16(&dx), &numeric_grad(&x, |x| dot(&swiglu(x), &dy)), 0.005);
 }
 
-#[test]
-fn gather_scatter_and_embedding_gradient_match_plain_loops() {
-    let Some(b) = KernelFixture::new(16, 2, 1) else { return };
+pub(crate) fn gather_scatter_and_embedding_gradient_match_plain_loops() {
+    let b = KernelFixture::new(16, 2, 1);
     let (f, s, table) = (&b.model.kernels.common, &b.stream, random_bf16(9 * D, 1));
     let rows = b.upload(&[4_u32, 0, 8]);
     let (from, to, kept) = (b.upload_bf16(&table), b.nan_bf16(3 * D), b.upload_bf16(&table));
@@ -102,9 +99,8 @@ fn gather_scatter_and_embedding_gradient_match_plain_loops() {
     assert_near("embedding gradient", &b.read_f32(&sums), &expected, 1e-6);
 }
 
-#[test]
-fn sum_of_squares_and_adamw_match_plain_loops() {
-    let Some(b) = KernelFixture::new(16, 2, 1) else { return };
+pub(crate) fn sum_of_squares_and_adamw_match_plain_loops() {
+    let b = KernelFixture::new(16, 2, 1);
     let (f, s, n) = (&b.model.kernels.common, &b.stream, 70_001);
     let f32_values = |seed| random_bf16(n, seed).iter().map(|x| *x as f32).collect::<Vec<_>>();
     let (p, g, m, v) =
@@ -156,9 +152,8 @@ fn sum_of_squares_and_adamw_match_plain_loops() {
     assert!(b.read_f32(&bg).iter().all(|g| *g == 0.0));
 }
 
-#[test]
-fn f32_to_bf16_rounds_to_nearest_even() {
-    let Some(b) = KernelFixture::new(16, 2, 1) else { return };
+pub(crate) fn f32_to_bf16_rounds_to_nearest_even() {
+    let b = KernelFixture::new(16, 2, 1);
     // Ties round to even; values just above and below a tie; zeros and subnormals; the extremes.
     let mut f32_values: Vec<f32> = [0x3f80_8000, 0x3f81_8000, 0x3f80_8001, 0x3f80_7fff, 0xbf80_8000, 0xbf81_8000]
         .map(f32::from_bits)

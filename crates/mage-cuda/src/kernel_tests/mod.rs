@@ -2,16 +2,15 @@
 //!
 //! No cuBLASLt GEMM runs in these tests. Expected values are computed in f64 from the same bf16 inputs, and gradients
 //! are compared with finite differences. Memory checkers therefore see only this crate's kernels: run
-//! `compute-sanitizer --tool memcheck|racecheck` with the test binary. Without a GPU every test prints that it is
-//! skipped.
+//! `compute-sanitizer --tool memcheck|racecheck` with the test binary. Without a GPU they are
+//! ignored.
 
-mod attention;
-mod elementwise;
-mod fused_gemm;
-mod sampling;
+pub(crate) mod attention;
+pub(crate) mod elementwise;
+pub(crate) mod fused_gemm;
+pub(crate) mod sampling;
 
 use crate::buffer::{DeviceBuffer, Pod};
-use crate::device::tests::device_or_skip;
 use crate::model::CudaModel;
 use crate::shape::ModelShape;
 use crate::stream::Stream;
@@ -30,9 +29,9 @@ pub(super) struct KernelFixture {
 const POSITIONS: usize = 512;
 
 impl KernelFixture {
-    /// A fixture for this head dimension and these head counts; `None` without a GPU.
-    pub(super) fn new(head_dim: usize, num_heads: usize, num_kv_heads: usize) -> Option<Self> {
-        let device = device_or_skip("kernels were not tested")?;
+    /// A fixture for this head dimension and these head counts.
+    pub(super) fn new(head_dim: usize, num_heads: usize, num_kv_heads: usize) -> Self {
+        let device = crate::device::tests::device();
         println!("head_dim {head_dim}: {num_heads} query heads, {num_kv_heads} key/value heads");
         let shape = ModelShape {
             vocab_size: 301,
@@ -53,7 +52,7 @@ impl KernelFixture {
             .collect();
         let model = CudaModel::new(&device, shape, Default::default(), &rope_table).unwrap();
         let stream = Stream::new(&device).unwrap();
-        Some(KernelFixture { model, stream, shape, rope_table })
+        KernelFixture { model, stream, shape, rope_table }
     }
 
     /// Uploads values as bf16.

@@ -14,9 +14,8 @@ fn logprob_and_entropy(logits: &[f64], candidates: &[u32], token: u32) -> (f64, 
     (logits[token as usize] - sum, entropy)
 }
 
-#[test]
-fn scores_samples_and_gradients_match_plain_loops() {
-    let Some(b) = KernelFixture::new(16, 2, 1) else { return };
+pub(crate) fn scores_samples_and_gradients_match_plain_loops() {
+    let b = KernelFixture::new(16, 2, 1);
     let (v, stride) = (b.shape.vocab_size, b.shape.logits_stride());
     let rows = 4;
     let logits: Vec<f64> = random_bf16(rows * stride, 5).iter().map(|x| 3.0 * x).collect();
@@ -128,9 +127,8 @@ fn filters(plain: KernelLogitQuery<'_>) -> [KernelLogitQuery<'_>; 6] {
     ]
 }
 
-#[test]
-fn samples_follow_the_uniform_variate() {
-    let Some(b) = KernelFixture::new(16, 2, 1) else { return };
+pub(crate) fn samples_follow_the_uniform_variate() {
+    let b = KernelFixture::new(16, 2, 1);
     let (v, stride) = (20_011, 20_016);
     let odd: Vec<u32> = (0..v as u32).filter(|t| t % 2 == 1).collect();
     let plain = KernelLogitQuery { token: None, ..KernelLogitQuery::score(0, None) };
@@ -169,9 +167,8 @@ fn samples_follow_the_uniform_variate() {
     }
 }
 
-#[test]
-fn trie_sampling_equals_list_sampling_and_returns_the_next_node() {
-    let Some(b) = KernelFixture::new(16, 2, 1) else { return };
+pub(crate) fn trie_sampling_equals_list_sampling_and_returns_the_next_node() {
+    let b = KernelFixture::new(16, 2, 1);
     let (v, stride) = (20_011, 20_016);
     let odd: Vec<u32> = (0..v as u32).filter(|t| t % 2 == 1).collect();
     let (few, one) = ([3_u32, 17, 40, 41, 200, 300, 20_010], [12_u32]);

@@ -7,7 +7,8 @@
 mod decode_graph;
 mod layers;
 #[cfg(test)]
-mod tests;
+#[warn(dead_code)]
+pub(crate) mod tests;
 
 use crate::buffer::{DeviceBuffer, Pod};
 use crate::error::{CudaError, Result};

@@ -1,7 +1,6 @@
 //! Tests of steps with different batch sizes.
 
 use super::{DeviceTries, KernelLogitQuery, LogitResult, ModelRunner, SequenceSlice, StepBatch, WeightsRef};
-use crate::device::tests::device_or_skip;
 use crate::model::CudaModel;
 use crate::shape::ModelShape;
 use crate::step_inputs::Candidates;
@@ -41,9 +40,8 @@ fn max_difference(first: &[LogitResult], second: &[LogitResult]) -> (f32, f32) {
     (differences.fold(0.0, f32::max), range(f32::max, f32::NEG_INFINITY) - range(f32::min, f32::INFINITY))
 }
 
-#[test]
-fn large_decode_batches_agree_with_small_ones() {
-    let Some(device) = device_or_skip("decode batches were not tested") else { return };
+pub(crate) fn large_decode_batches_agree_with_small_ones() {
+    let device = crate::device::tests::device();
     let shape = ModelShape {
         vocab_size: 512,
         hidden_size: 128,
@@ -102,9 +100,8 @@ fn large_decode_batches_agree_with_small_ones() {
     assert_eq!(large, results(num_sequences), "runs are deterministic");
 }
 
-#[test]
-fn batches_beyond_the_logits_buffer_agree_with_small_ones() {
-    let Some(device) = device_or_skip("large logit batches were not tested") else { return };
+pub(crate) fn batches_beyond_the_logits_buffer_agree_with_small_ones() {
+    let device = crate::device::tests::device();
     let shape = ModelShape {
         vocab_size: 151_936,
         hidden_size: 64,
@@ -157,9 +154,8 @@ fn batches_beyond_the_logits_buffer_agree_with_small_ones() {
     assert!(range > 1.0, "all results lie within {range}");
 }
 
-#[test]
-fn trie_sampling_equals_list_sampling_across_cache_evictions() {
-    let Some(device) = device_or_skip("trie sampling was not tested") else { return };
+pub(crate) fn trie_sampling_equals_list_sampling_across_cache_evictions() {
+    let device = crate::device::tests::device();
     let shape = ModelShape {
         vocab_size: 512,
         hidden_size: 64,

