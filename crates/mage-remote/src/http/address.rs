@@ -121,4 +121,10 @@ mod tests {
         );
         assert!(Service::Vllm.normalize_address("http://host:1/api/v1").unwrap_err().contains("Tinker"));
     }
+
+    #[test]
+    fn loopback_addresses_are_recognised() {
+        assert!(["http://127.0.0.1:80", "http://[::1]:80", "http://localhost"].into_iter().all(is_loopback));
+        assert!(!is_loopback("http://10.0.0.1") && !is_loopback("https://example.org"));
+    }
 }

@@ -1,7 +1,7 @@
-//! HTTP client for engines, with retries until an outage timeout.
+//! HTTP client of a server: one attempt ([`HttpClient::send_once`]), and retries ([`HttpClient::retry`]).
 //!
-//! An engine holds the state of a run, so giving up on it ends the run. Outages are waited for, with a log line;
-//! rejected requests fail at once. Errors state the first failure, since the last one of many is often a consequence.
+//! Rejected requests fail at once; other failures are retried until the caller gives up. An engine holds the state of a
+//! run, so giving up on it ends the run: [`HttpClient::send`] waits for outages, with a log line.
 
 use crate::{
     ApiKey, StatusLog,
@@ -181,7 +181,7 @@ impl HttpClient {
         match (self.base.scheme(), self.key.is_some()) {
             ("https", true) => None,
             (_, false) => Some(format!(
-                "{address} is used over a network without an API key, so anybody on that network can use it; restrict it to a \
+                "{address} is used over a network without an API key, so any client on that network can use it; restrict it to a \
                  private network or put an authenticating proxy in front of it"
             )),
             _ => Some(format!("{address} receives its API key over unencrypted http; use https")),
@@ -205,7 +205,7 @@ impl HttpClient {
             }
             let connection_error = |e: reqwest::Error| match permanent_failure(&e) {
                 Some(problem) => HttpError::Permanent(problem),
-                None => HttpError::Unreachable(crate::openai::error_chain(&e)),
+                None => HttpError::Unreachable(error_chain(&e)),
             };
             let response = builder.send().await.map_err(connection_error)?;
             let status = response.status();
@@ -228,7 +228,7 @@ impl HttpClient {
         };
         let limit = if request.long_running { self.timeouts.operation } else { self.timeouts.attempt };
         let outcome = tokio::time::timeout(limit, attempt).await;
-        let timed_out = || HttpError::NotReady(format!("no complete response within {:.0} s", limit.as_secs_f64()));
+        let timed_out = || HttpError::NotReady(format!("no response within {} s", seconds(limit)));
         outcome.unwrap_or_else(|_| Err(timed_out())).map_err(|e| self.redact_error(e))
     }
 
@@ -243,7 +243,7 @@ impl HttpClient {
                     continue;
                 }
                 Ok(Ok(None)) => return Ok(body),
-                Ok(Err(e)) => crate::openai::error_chain(&e),
+                Ok(Err(e)) => error_chain(&e),
                 Err(_) => format!("no data for {:.0} s", chunk_timeout.as_secs_f64()),
             };
             return Err(HttpError::Unreachable(format!(
@@ -255,20 +255,38 @@ impl HttpClient {
 
     /// Sends a request and retries until a response, a rejection, a permanent failure or the outage timeout.
     pub(crate) async fn send(&self, request: &HttpRequest) -> std::result::Result<Vec<u8>, HttpError> {
-        let (mut deadline, mut failures) = (RetryDeadline::new(self), 0);
+        let deadline = &mut RetryDeadline::new(self);
         let seed = Seed::new(0).child(&request.path);
+        // `NotReady` is retried here too. Callers that poll use `send_once`.
+        let response = self.retry(request, seed, Ok, |error, sent_at, pause| {
+            deadline.record_failure(sent_at, error)?;
+            Ok(pause.min(deadline.remaining()))
+        });
+        let body = response.await?;
+        deadline.recovered();
+        Ok(body)
+    }
+
+    /// Sends a request until `read` accepts the response. After a failure that may pass, `on_failure` gets the error,
+    /// the time of the attempt and the next pause by backoff and `Retry-After`; it returns the pause to make, or gives
+    /// up with an error. `seed` determines the jitter.
+    pub(crate) async fn retry<T>(
+        &self,
+        request: &HttpRequest,
+        seed: Seed,
+        read: impl Fn(Vec<u8>) -> std::result::Result<T, HttpError>,
+        mut on_failure: impl FnMut(&HttpError, Instant, Duration) -> std::result::Result<Duration, HttpError>,
+    ) -> std::result::Result<T, HttpError> {
+        let mut failures = 0;
         loop {
             let sent_at = Instant::now();
-            match self.send_once(request).await {
-                Ok(body) => {
-                    deadline.recovered();
-                    return Ok(body);
-                }
+            let error = match self.send_once(request).await.and_then(&read) {
                 Err(error @ (HttpError::Rejected(..) | HttpError::Permanent(_))) => return Err(error),
-                // `NotReady` is retried here too. Callers that poll use `send_once`.
-                Err(error) => deadline.record_failure(sent_at, &error)?,
-            }
-            tokio::time::sleep(backoff(failures, self.retry_after(), seed).min(deadline.remaining())).await;
+                Err(error) => error,
+                done => return done,
+            };
+            let pause = backoff(failures, self.retry_after(), seed);
+            tokio::time::sleep(on_failure(&error, sent_at, pause)?).await;
             failures += 1;
         }
     }
@@ -343,6 +361,22 @@ impl HttpClient {
             HttpError::Permanent(text) => HttpError::Permanent(redact(text)),
         }
     }
+}
+
+/// A duration in seconds, without trailing zeros.
+pub(crate) fn seconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 10.0).round() / 10.0
+}
+
+/// The error with its chain of causes; the outermost alone says only that a request failed.
+fn error_chain(e: &reqwest::Error) -> String {
+    let mut text = e.to_string();
+    let mut cause = std::error::Error::source(e);
+    while let Some(e) = cause {
+        text = format!("{text}: {e}");
+        cause = e.source();
+    }
+    text
 }
 
 /// Maps an error status to an error.

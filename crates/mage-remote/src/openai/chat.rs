@@ -127,7 +127,7 @@ struct UsageField {
     completion_tokens: u64,
 }
 
-fn parse_response(response: ChatResponse) -> std::result::Result<(ChatCompletion, ChatUsage), String> {
+fn parse_response(response: ChatResponse) -> std::result::Result<ChatCompletion, String> {
     let choice = response.choices.into_iter().next().ok_or("no choices in the response")?;
     let finish = match choice.finish_reason.as_deref() {
         Some("length") => FinishReason::Length,
@@ -143,7 +143,7 @@ fn parse_response(response: ChatResponse) -> std::result::Result<(ChatCompletion
     };
     let counts = response.usage.unwrap_or(UsageField { prompt_tokens: 0, completion_tokens: 0 });
     let usage = ChatUsage { prompt_tokens: counts.prompt_tokens, completion_tokens: counts.completion_tokens };
-    Ok((ChatCompletion { text, finish, usage }, usage))
+    Ok(ChatCompletion { text, finish, usage })
 }
 
 #[cfg(test)]
@@ -152,14 +152,14 @@ mod tests {
     use super::*;
     use mage_engine::{ChatMessage, SamplingParams};
 
-    fn parse(json: Value) -> std::result::Result<(ChatCompletion, ChatUsage), String> {
+    fn parse(json: Value) -> std::result::Result<ChatCompletion, String> {
         parse_response(serde_json::from_value(json).unwrap())
     }
 
     #[test]
     fn thinking_precedes_the_completion_in_one_form() {
         let respond = |message: Value, finish: &str| {
-            parse(json!({"choices": [{"message": message, "finish_reason": finish}]})).unwrap().0
+            parse(json!({"choices": [{"message": message, "finish_reason": finish}]})).unwrap()
         };
         assert_eq!(respond(json!({"content": "BET"}), "stop").text, "BET");
         assert_eq!(respond(json!({"content": "<think>x</think>BET"}), "stop").text, "<think>x</think>BET");
@@ -176,7 +176,7 @@ mod tests {
     fn token_usage_is_read() {
         let json = json!({"choices": [{"message": {"content": ""}}],
             "usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}});
-        assert_eq!(parse(json).unwrap().1, ChatUsage { prompt_tokens: 7, completion_tokens: 3 });
+        assert_eq!(parse(json).unwrap().usage, ChatUsage { prompt_tokens: 7, completion_tokens: 3 });
         assert!(parse(json!({"choices": []})).is_err());
     }
 

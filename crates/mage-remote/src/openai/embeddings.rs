@@ -3,7 +3,7 @@
 //! Vectors are cached by text, because a memory compares the same few texts repeatedly.
 
 use super::OpenAiClient;
-use mage_engine::{ChatUsage, Error, Result};
+use mage_engine::{Error, Result};
 use mage_rng::Seed;
 use serde::Deserialize;
 use serde_json::{Map, json};
@@ -76,8 +76,7 @@ impl RemoteEmbeddings {
                 if length == 0 || all.iter().any(|v| v.len() != length) {
                     return Err("vectors are missing, empty, or of different lengths".to_owned());
                 }
-                let prompt_tokens = response.usage.map_or(0, |u| u.prompt_tokens);
-                Ok((all, ChatUsage { prompt_tokens, completion_tokens: 0 }))
+                Ok(all)
             })
             .await
     }
@@ -86,18 +85,10 @@ impl RemoteEmbeddings {
 #[derive(Deserialize)]
 struct EmbeddingsResponse {
     data: Vec<EmbeddingItem>,
-    #[serde(default)]
-    usage: Option<EmbeddingsUsage>,
 }
 
 #[derive(Deserialize)]
 struct EmbeddingItem {
     index: usize,
     embedding: Vec<f32>,
-}
-
-#[derive(Deserialize)]
-struct EmbeddingsUsage {
-    #[serde(default)]
-    prompt_tokens: u64,
 }
