@@ -39,7 +39,7 @@ mod trainer;
 
 pub use buffer::{DeviceBuffer, Pod};
 pub use device::{CudaDevice, DeviceInfo};
-pub use error::{CudaError, Result};
+pub use error::{CudaError, Remedy, Result};
 pub use library_search::{LibrarySearch, LibraryStatus, find_libraries};
 pub use lora::{
     CudaAdapter, GpuLoraGroupLayout, GpuLoraLayout, GpuLoraProjectionLayout, NUM_PROJECTION_GROUPS, WeightsRef,

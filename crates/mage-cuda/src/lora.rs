@@ -4,7 +4,7 @@
 //! input are stacked, so that one GEMM computes them all.
 
 use crate::buffer::DeviceBuffer;
-use crate::error::{CudaError, Result};
+use crate::error::{CudaError, Remedy, Result};
 use crate::gemm::{CublasLt, GemmKind, Matrix};
 use crate::model::{CudaModel, CudaWeights, check_len};
 use crate::stream::Stream;
@@ -74,7 +74,8 @@ impl GpuLoraLayout {
         }
         let problem = format!("rank {rank} is not a multiple of 8");
         Err(CudaError::new("loading an adapter on the GPU", problem)
-            .hint("use a rank that is a multiple of 8, merge the adapter into the model, or use --device cpu"))
+            .hint("use a rank that is a multiple of 8, or merge the adapter into the model")
+            .remedy(Remedy::Cpu))
     }
 
     /// Maximum size of a group's A output per token.

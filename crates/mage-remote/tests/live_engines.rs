@@ -51,7 +51,7 @@ impl Engines {
                 sdk_version: SdkVersion::default(),
                 key: None,
                 timeouts: Timeouts::default(),
-                status_log: StatusLog::new(|line| eprintln!("{line}")),
+                status_log: StatusLog::new(|line, _| eprintln!("{line}")),
             },
             backend: TinkerBackend::Jax,
             base_model: self.model.file_name().unwrap().to_string_lossy().into_owned(),
@@ -78,7 +78,7 @@ impl Engines {
             keep_versions: 4,
             timeouts: Timeouts::default(),
             request_timeout: std::time::Duration::from_secs(600),
-            status_log: StatusLog::new(|line| eprintln!("{line}")),
+            status_log: StatusLog::new(|line, _| eprintln!("{line}")),
         });
         Some(Arc::new(pool.unwrap()))
     }
@@ -118,8 +118,9 @@ fn calibration_matches_the_backend() {
     eprintln!("{found:?}");
     assert!((found.scaled - 1.0).abs() < 1e-3, "{found:?}");
     settings.backend = TinkerBackend::Fsdp;
-    let e = TinkerTrainer::connect(settings, None).err().unwrap().to_string();
-    assert!(e.contains("averages over sequences") && e.contains("tinker.backend"), "{e}");
+    let e = TinkerTrainer::connect(settings, None).err().unwrap();
+    assert!(e.to_string().contains("averages over sequences"), "{e}");
+    assert_eq!(e.hints(), [mage_engine::Hint::SetBackend]);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::{
     http::timeout::RetryDeadline,
     http::tls::permanent_failure,
 };
-use mage_engine::{Error, Result};
+use mage_engine::{Error, Hint, Result};
 use mage_rng::Seed;
 use reqwest::{Method, Response, StatusCode, Url, header};
 use serde::{Serialize, de::DeserializeOwned};
@@ -93,8 +93,8 @@ pub(crate) enum HttpError {
     ServerError(String),
     /// The server is unreachable.
     Unreachable(String),
-    /// A permanent connection failure.
-    Permanent(String),
+    /// Any other permanent failure, with what to do about it.
+    Permanent(String, &'static [Hint]),
 }
 
 impl HttpError {
@@ -105,7 +105,16 @@ impl HttpError {
             | HttpError::Overloaded(text)
             | HttpError::ServerError(text)
             | HttpError::Unreachable(text)
-            | HttpError::Permanent(text) => text.clone(),
+            | HttpError::Permanent(text, _) => text.clone(),
+        }
+    }
+
+    /// What the user can do.
+    pub(crate) fn hints(&self) -> &'static [Hint] {
+        match self {
+            HttpError::Rejected(StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, _) => &[Hint::SetApiKey],
+            HttpError::Permanent(_, hints) => hints,
+            _ => &[],
         }
     }
 
@@ -191,7 +200,7 @@ impl HttpClient {
     /// Sends a request once.
     pub(crate) async fn send_once(&self, request: &HttpRequest) -> std::result::Result<Vec<u8>, HttpError> {
         let attempt = async {
-            let url = self.base.join(&request.path).map_err(|e| HttpError::Permanent(e.to_string()))?;
+            let url = self.base.join(&request.path).map_err(|e| HttpError::Permanent(e.to_string(), &[]))?;
             let mut builder = self.http.request(request.method.clone(), url).header(header::ACCEPT, request.accept);
             if let Some((content_type, body)) = &request.body {
                 builder = builder.header(header::CONTENT_TYPE, *content_type).body(body.clone());
@@ -204,7 +213,7 @@ impl HttpClient {
                 }
             }
             let connection_error = |e: reqwest::Error| match permanent_failure(&e) {
-                Some(problem) => HttpError::Permanent(problem),
+                Some(problem) => HttpError::Permanent(problem, &[]),
                 None => HttpError::Unreachable(error_chain(&e)),
             };
             let response = builder.send().await.map_err(connection_error)?;
@@ -224,7 +233,7 @@ impl HttpClient {
             // The error text is optional, so reading it must not fail. Redact before truncating: half a key is too
             // much.
             let text = self.redact(&response.text().await.unwrap_or_default());
-            Err(self.add_key_hint(status_error(status, &text)))
+            Err(self.explain_denial(status_error(status, &text)))
         };
         let limit = if request.long_running { self.timeouts.operation } else { self.timeouts.attempt };
         let outcome = tokio::time::timeout(limit, attempt).await;
@@ -281,7 +290,7 @@ impl HttpClient {
         loop {
             let sent_at = Instant::now();
             let error = match self.send_once(request).await.and_then(&read) {
-                Err(error @ (HttpError::Rejected(..) | HttpError::Permanent(_))) => return Err(error),
+                Err(error @ (HttpError::Rejected(..) | HttpError::Permanent(..))) => return Err(error),
                 Err(error) => error,
                 done => return done,
             };
@@ -324,15 +333,15 @@ impl HttpClient {
         }
     }
 
-    /// Adds a hint about the API key to `401` and `403`.
-    fn add_key_hint(&self, error: HttpError) -> HttpError {
+    /// Adds to `401` and `403` whether a key was sent.
+    fn explain_denial(&self, error: HttpError) -> HttpError {
         match error {
             HttpError::Rejected(status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN), text) => {
-                let hint = match self.key {
+                let why = match self.key {
                     Some(_) => "the server does not accept this API key",
-                    None => "the server requires an API key: put it into the environment variable named by key_env",
+                    None => "the server requires an API key",
                 };
-                HttpError::Rejected(status, format!("{text} ({hint})"))
+                HttpError::Rejected(status, format!("{text} ({why})"))
             }
             other => other,
         }
@@ -340,7 +349,12 @@ impl HttpClient {
 
     /// Creates an engine error for this server.
     pub(crate) fn error(&self, reason: impl AsRef<str>) -> Error {
-        Error::Engine { engine: self.address().to_owned(), reason: self.redact(reason.as_ref()) }
+        Error::engine(self.address(), self.redact(reason.as_ref()))
+    }
+
+    /// Creates an engine error for a failed request `what`.
+    pub(crate) fn request_error(&self, what: &str, error: &HttpError) -> Error {
+        self.error(format!("{what}: {}", error.text())).with_hints(error.hints())
     }
 
     /// Redacts the key. All server texts pass through here before they become errors; the status log redacts lines
@@ -358,7 +372,7 @@ impl HttpClient {
             HttpError::Overloaded(text) => HttpError::Overloaded(redact(text)),
             HttpError::ServerError(text) => HttpError::ServerError(redact(text)),
             HttpError::Unreachable(text) => HttpError::Unreachable(redact(text)),
-            HttpError::Permanent(text) => HttpError::Permanent(redact(text)),
+            HttpError::Permanent(text, hints) => HttpError::Permanent(redact(text), hints),
         }
     }
 }
@@ -421,7 +435,7 @@ mod tests {
         let sink = Arc::clone(&log);
         // The line is logged after a quarter of the timeout, so that a retry falls in between even on a slow machine.
         let timeouts = Timeouts { outage: Duration::from_secs(4), ..Timeouts::default() };
-        let status_log = StatusLog::new(move |line| sink.lock().unwrap().push(line.to_owned()));
+        let status_log = StatusLog::new(move |line, _| sink.lock().unwrap().push(line.to_owned()));
         let http = HttpClient::new(&format!("http://{address}"), None, timeouts, status_log).unwrap();
         let request = HttpRequest::get("health");
         let all = futures_util::future::join_all((0..8).map(|_| http.send(&request))).await;
@@ -464,13 +478,10 @@ mod tests {
     #[test]
     fn authentication_errors_depend_on_whether_a_key_was_sent() {
         let unauthorized = || status_error(StatusCode::UNAUTHORIZED, r#"{"error": "Unauthorized"}"#);
-        assert!(client("http://127.0.0.1:1", false).add_key_hint(unauthorized()).text().contains("key_env"));
-        assert!(
-            client("http://127.0.0.1:1", true)
-                .add_key_hint(unauthorized())
-                .text()
-                .contains("does not accept this API key")
-        );
+        let denial = |key| client("http://127.0.0.1:1", key).explain_denial(unauthorized());
+        assert!(denial(false).text().contains("requires an API key"));
+        assert!(denial(true).text().contains("does not accept this API key"));
+        assert_eq!(denial(false).hints(), [Hint::SetApiKey]);
     }
 
     #[test]

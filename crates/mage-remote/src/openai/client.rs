@@ -93,7 +93,7 @@ impl OpenAiClient {
             parsed.map_err(|e| HttpError::ServerError(format!("invalid response: {e}")))
         };
         let response = self.http.retry(&request, seed, parse, |error, _, pause| {
-            let problem = self.http.redact(&error.text());
+            let problem = error.text();
             if Instant::now() + pause >= deadline {
                 return Err(give_up(&problem, attempts));
             }
@@ -103,15 +103,15 @@ impl OpenAiClient {
         });
         let outcome = timeout_at(deadline, response).await.unwrap_or_else(|_| Err(give_up("no response", attempts)));
         *self.lock_outstanding() = None;
-        outcome.map_err(|error| match (&error, self.http.error(error.text())) {
-            (
-                HttpError::Rejected(
-                    status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND),
-                    _,
-                ),
-                Error::Engine { engine, reason },
-            ) => Error::Rejected { engine, status: status.as_u16(), reason },
-            (_, other) => other,
+        outcome.map_err(|error| {
+            use StatusCode as S;
+            let reason = error.text();
+            match error {
+                HttpError::Rejected(status @ (S::UNAUTHORIZED | S::FORBIDDEN | S::NOT_FOUND), _) => {
+                    Error::Rejected { engine: self.http.address().to_owned(), status: status.as_u16(), reason }
+                }
+                _ => self.http.error(reason),
+            }
         })
     }
 }

@@ -52,12 +52,12 @@ impl TinkerClient {
                     self.wait_for_result(path, &submitted.request_id, ResponseFormat::Json).await?;
                     break next;
                 }
-                // Nobody else uses the name: the server received the first request and its response was lost.
+                // The name is unique to this run: the server received the first request and its response was lost.
                 Err(HttpError::Rejected(StatusCode::CONFLICT, text)) => text,
                 Err(HttpError::Rejected(StatusCode::NOT_FOUND, text)) => {
                     return Err(TinkerError::ModelLost(format!("{path}: {text}")));
                 }
-                Err(trouble) => return Err(self.request_error(path, &trouble).into()),
+                Err(error) => return Err(self.http.request_error(path, &error).into()),
             };
             started.push(next);
             // The limit counts from here; outages before have a limit of their own.
@@ -95,7 +95,7 @@ impl TinkerClient {
                 HttpError::Rejected(StatusCode::NOT_FOUND, text) => {
                     TinkerError::ModelLost(format!("listing checkpoints: {text}"))
                 }
-                e => self.request_error("listing checkpoints", &e).into(),
+                e => self.http.request_error("listing checkpoints", &e).into(),
             })?;
             let listed = list["checkpoints"].as_array().into_iter().flatten();
             let paths: Vec<&str> = listed.filter_map(|c| c["tinker_path"].as_str()).collect();
@@ -119,10 +119,10 @@ impl TinkerClient {
         let bytes = match self.http.send_once(&request).await {
             Ok(bytes) => bytes,
             Err(HttpError::Rejected(StatusCode::NOT_FOUND, text)) => return Err(self.load_error(path, text)),
-            Err(last @ (HttpError::Rejected(..) | HttpError::Permanent(_))) => {
-                return Err(self.request_error(&format!("loading {path}"), &last).into());
+            Err(last @ (HttpError::Rejected(..) | HttpError::Permanent(..))) => {
+                return Err(self.http.request_error(&format!("loading {path}"), &last).into());
             }
-            Err(trouble) => return Err(TinkerError::ModelLost(trouble.text())),
+            Err(error) => return Err(TinkerError::ModelLost(error.text())),
         };
         let submitted: SubmitResponse =
             serde_json::from_slice(&bytes).map_err(|e| TinkerError::ModelLost(e.to_string()))?;
@@ -159,6 +159,6 @@ impl TinkerClient {
         let request = HttpRequest::get(format!("training_runs/{model}/checkpoints/{name}/download")).long_running();
         let (what, limit) = ("downloading an adapter", self.http.timeouts.operation);
         let mut wait = PollWait::new(&self.http, &self.slow_threshold, what, limit);
-        wait.run(self.http.send(&request)).await.map_err(|t| self.request_error(what, &t))
+        wait.run(self.http.send(&request)).await.map_err(|t| self.http.request_error(what, &t))
     }
 }

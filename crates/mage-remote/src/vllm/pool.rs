@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{ApiKey, Service, StatusLog, http::client::Timeouts};
 use mage_engine::{
-    BoxFuture, Error, LogprobsMode, Result, Sample, SampleRequest, Sampler, SamplerCaps, ScoreRequest, Scores,
+    BoxFuture, Error, Hint, LogprobsMode, Result, Sample, SampleRequest, Sampler, SamplerCaps, ScoreRequest, Scores,
     WeightVersion, WeightsId, WeightsName,
 };
 use std::{
@@ -229,8 +229,8 @@ impl Sampler for VllmPool {
         Box::pin(async move {
             request.check(self.registry.settings.vocab_size, self.caps.max_seq_len)?;
             if request.allowed.is_some() {
-                let hint = "set play.mask_actions = false";
-                return Err(Error::unsupported("sample with action masks", hint));
+                return Err(Error::unsupported("sample with action masks", "vLLM has none")
+                    .with_hints(&[Hint::DisableActionMasks]));
             }
             if !request.params.stop_texts.is_empty() {
                 return Err(Error::unsupported("use stop texts", "use stop token ids"));

@@ -3,7 +3,6 @@
 use super::{TaskSelection, at_least_one, seconds};
 use clap::Args;
 use mage_native::Device;
-use mage_remote::StatusLog;
 use mage_train::engines::SamplerOptions;
 use std::path::PathBuf;
 
@@ -106,7 +105,7 @@ impl EvalArgs {
             device: self.device,
             threads: self.threads,
             batch_invariant: self.batch_invariant,
-            status_log: StatusLog::new(|line| eprintln!("{line}")),
+            status_log: mage_train::status_log(|line| eprintln!("{line}")),
         }
     }
 }
