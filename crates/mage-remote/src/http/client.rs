@@ -30,6 +30,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const PARSE_ATTEMPTS: u32 = 3;
 /// Characters of a server's error text that are quoted.
 const MAX_ERROR_CHARS: usize = 400;
+/// Bytes of an error response that are read.
+const MAX_ERROR_BYTES: usize = 64 << 10;
+/// Default limit of a response. Log-probs of a large batch have hundreds of megabytes.
+const MAX_RESPONSE_BYTES: usize = 1 << 30;
 
 /// Timeouts for requests to an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +63,8 @@ pub(crate) struct HttpRequest {
     pub(crate) path: String,
     pub(crate) body: Option<(&'static str, Vec<u8>)>,
     pub(crate) accept: &'static str,
+    /// A larger response fails.
+    pub(crate) max_bytes: usize,
     /// Whether the response may take as long as an operation. Such a request must not be repeated after the attempt
     /// timeout, which would restart it.
     pub(crate) long_running: bool,
@@ -66,13 +72,18 @@ pub(crate) struct HttpRequest {
 
 impl HttpRequest {
     pub(crate) fn get(path: impl Into<String>) -> Self {
-        HttpRequest { method: Method::GET, path: path.into(), body: None, accept: "*/*", long_running: false }
+        HttpRequest::new(Method::GET, path, None)
     }
 
     pub(crate) fn post(path: impl Into<String>, body: &impl Serialize) -> Self {
         // Plain data always serialises to JSON.
         let body = Some(("application/json", serde_json::to_vec(body).unwrap_or_default()));
-        HttpRequest { method: Method::POST, path: path.into(), body, accept: "application/json", long_running: false }
+        HttpRequest { accept: "application/json", ..HttpRequest::new(Method::POST, path, body) }
+    }
+
+    pub(crate) fn new(method: Method, path: impl Into<String>, body: Option<(&'static str, Vec<u8>)>) -> Self {
+        let max_bytes = MAX_RESPONSE_BYTES;
+        HttpRequest { method, path: path.into(), body, accept: "*/*", max_bytes, long_running: false }
     }
 
     pub(crate) fn long_running(self) -> Self {
@@ -216,10 +227,10 @@ impl HttpClient {
                 Some(problem) => HttpError::Permanent(problem, &[]),
                 None => HttpError::Unreachable(error_chain(&e)),
             };
-            let response = builder.send().await.map_err(connection_error)?;
+            let mut response = builder.send().await.map_err(connection_error)?;
             let status = response.status();
             if status.is_success() {
-                let body = self.read_body(response).await?;
+                let body = self.read_body(response, request.max_bytes).await?;
                 return Ok(match &self.key {
                     Some((_, key)) => key.redact_response(body),
                     None => body,
@@ -230,9 +241,13 @@ impl HttpClient {
                 // Never longer than the outage timeout.
                 *self.not_before() = Some(Instant::now() + delay.min(self.timeouts.outage));
             }
-            // The error text is optional, so reading it must not fail. Redact before truncating: half a key is too
-            // much.
-            let text = self.redact(&response.text().await.unwrap_or_default());
+            // The error text is optional, so reading it must not fail.
+            let mut text = Vec::new();
+            while let (true, Ok(Some(chunk))) = (text.len() < MAX_ERROR_BYTES, response.chunk().await) {
+                text.extend_from_slice(&chunk);
+            }
+            // Redact before truncating: half a key is too much.
+            let text = self.redact(&String::from_utf8_lossy(&text));
             Err(self.explain_denial(status_error(status, &text)))
         };
         let limit = if request.long_running { self.timeouts.operation } else { self.timeouts.attempt };
@@ -242,11 +257,15 @@ impl HttpClient {
     }
 
     /// Reads the response body. The attempt timeout applies to each chunk, so that large downloads may take longer.
-    async fn read_body(&self, mut response: Response) -> std::result::Result<Vec<u8>, HttpError> {
+    async fn read_body(&self, mut response: Response, max_bytes: usize) -> std::result::Result<Vec<u8>, HttpError> {
         let total = response.content_length().map_or_else(String::new, |n| format!(" of {n}"));
         let (mut body, chunk_timeout) = (Vec::new(), self.timeouts.attempt);
         loop {
             let problem = match tokio::time::timeout(chunk_timeout, response.chunk()).await {
+                Ok(Ok(Some(chunk))) if chunk.len() > max_bytes - body.len() => {
+                    let problem = format!("the response has more than {max_bytes} bytes");
+                    return Err(HttpError::Permanent(problem, &[]));
+                }
                 Ok(Ok(Some(chunk))) => {
                     body.extend_from_slice(&chunk);
                     continue;

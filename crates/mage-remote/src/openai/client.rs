@@ -60,17 +60,26 @@ impl OpenAiClient {
         self.lock_outstanding().clone()
     }
 
+    /// Redacts the key from a text of the server.
+    pub(crate) fn redact(&self, text: String) -> String {
+        match &self.endpoint.key {
+            Some(key) => String::from_utf8_lossy(&key.redact_response(text.into_bytes())).into_owned(),
+            None => text,
+        }
+    }
+
     fn lock_outstanding(&self) -> MutexGuard<'_, Option<OutstandingProblem>> {
         self.outstanding.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Posts `body` with the endpoint's extra fields to `path` until a response that `read` accepts, a permanent
-    /// failure, or the deadline. `seed` determines the retry jitter.
+    /// failure, or the deadline. `seed` determines the retry jitter. A response above `max_bytes` is a failure.
     pub(crate) async fn post<A: DeserializeOwned, T>(
         &self,
         path: &str,
         mut body: Map<String, Value>,
         seed: Seed,
+        max_bytes: usize,
         read: impl Fn(A) -> std::result::Result<T, String>,
     ) -> Result<T> {
         for (key, value) in &self.endpoint.extra {
@@ -79,7 +88,7 @@ impl OpenAiClient {
                 value => body.insert(key.clone(), value.clone()),
             };
         }
-        let request = HttpRequest::post(path, &body);
+        let request = HttpRequest { max_bytes, ..HttpRequest::post(path, &body) };
         let _permit = self.permits.acquire().await;
         let limit = self.endpoint.limits.deadline;
         let deadline = Instant::now() + limit;

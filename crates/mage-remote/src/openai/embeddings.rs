@@ -15,6 +15,8 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 
 /// Texts per request.
 const BATCH_SIZE: usize = 64;
+/// Limit of a response: 64 vectors of 16,384 numbers.
+const MAX_RESPONSE_BYTES: usize = 32 << 20;
 
 /// An embedding model behind an endpoint.
 ///
@@ -63,7 +65,7 @@ impl RemoteEmbeddings {
         let expected = texts.len();
         let seed = Seed::new(0).child(texts.first().copied().unwrap_or_default());
         self.client
-            .post("embeddings", body, seed, |response: EmbeddingsResponse| {
+            .post("embeddings", body, seed, MAX_RESPONSE_BYTES, |response: EmbeddingsResponse| {
                 let mut all = vec![Vec::new(); expected];
                 for item in response.data {
                     let vector = all.get_mut(item.index).ok_or("the response has more vectors than requested")?;

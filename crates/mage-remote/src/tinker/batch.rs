@@ -336,7 +336,8 @@ mod tests {
         assert!(rejection_text(|t| _ = t.old_logprobs.pop()).contains("2 values for 3 tokens"));
         assert!(rejection_text(|t| t.weights[0] = -1.0).contains("negative"));
         assert!(rejection_text(|t| t.advantages[1] = 3e38).contains("not finite after scaling"));
-        assert!(rejection(|t| t.allowed = vec![None, Some([7, 8].into()), None]).contains("mask_actions"));
+        let masked = rejection(|t| t.allowed = vec![None, Some([7, 8].into()), None]);
+        assert_eq!(masked.hints(), [Hint::DisableActionMasks], "{masked}");
     }
 
     #[test]

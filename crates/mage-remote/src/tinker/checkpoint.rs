@@ -18,6 +18,9 @@ use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::Instant;
 
+/// Limit of a downloaded adapter.
+const MAX_ADAPTER_BYTES: usize = 64 << 30;
+
 impl TinkerClient {
     /// Saves the training state under a new name; returns its path.
     pub(super) async fn save_state(&self, model: &RemoteModel, name: &str) -> TinkerResult<String> {
@@ -149,14 +152,15 @@ impl TinkerClient {
     pub(super) async fn delete_checkpoint(&self, path: &str) {
         if let Some((model, rest)) = path.strip_prefix("tinker://").and_then(|p| p.split_once('/')) {
             let path = format!("training_runs/{model}/checkpoints/{rest}");
-            let request = HttpRequest { method: Method::DELETE, path, body: None, accept: "*/*", long_running: false };
+            let request = HttpRequest::new(Method::DELETE, path, None);
             let _ = self.http.send_once(&request).await;
         }
     }
 
     /// Downloads saved sampler weights as an archive.
     pub(super) async fn download_adapter(&self, model: &str, name: &str) -> Result<Vec<u8>> {
-        let request = HttpRequest::get(format!("training_runs/{model}/checkpoints/{name}/download")).long_running();
+        let path = format!("training_runs/{model}/checkpoints/{name}/download");
+        let request = HttpRequest { max_bytes: MAX_ADAPTER_BYTES, ..HttpRequest::get(path).long_running() };
         let (what, limit) = ("downloading an adapter", self.http.timeouts.operation);
         let mut wait = PollWait::new(&self.http, &self.slow_threshold, what, limit);
         wait.run(self.http.send(&request)).await.map_err(|t| self.http.request_error(what, &t))

@@ -330,13 +330,8 @@ impl TinkerClient {
         model.has_pending_gradient.fetch_or(!request.forward_only, Ordering::Relaxed);
         let what = if request.forward_only { "forward" } else { "forward_backward" };
         let body = Some((PROTOBUF, request.encode_to_vec()));
-        let http_request = HttpRequest {
-            method: Method::POST,
-            path: "forward_backward".into(),
-            body,
-            accept: "application/json",
-            long_running: false,
-        };
+        let http_request =
+            HttpRequest { accept: "application/json", ..HttpRequest::new(Method::POST, "forward_backward", body) };
         let bytes = self.submit(what, &http_request, ResponseFormat::Protobuf).await?;
         let output = ForwardBackwardOutput::decode(&bytes[..]);
         output.map_err(|e| self.http.error(format!("{what}: invalid response: {e}")).into())

@@ -230,7 +230,8 @@ impl<'h> Downloader<'h> {
         let (mut body, started, from) = (response.body_mut().as_reader(), Instant::now(), have);
         let mut buffer = vec![0; 1 << 16];
         loop {
-            let n = body.read(&mut buffer).map_err(|e| DownloadError::Incomplete(format!("after {have} bytes: {e}")))?;
+            let n =
+                body.read(&mut buffer).map_err(|e| DownloadError::Incomplete(format!("after {have} bytes: {e}")))?;
             if n == 0 && have == size {
                 return Ok(());
             }
