@@ -117,8 +117,12 @@ async fn stale_adapters_are_unloaded_from_a_recovered_server() {
     // A leftover of a failed push, and an adapter of another pool.
     let (left, theirs) =
         (format!("policy@1.{}-2", &ours[ours.find('.').unwrap() + 1..ours.len() - 2]), "policy@1.0123abcd-2");
-    other.state.adapters.lock().unwrap().extend([left.as_str(), theirs].map(|n| (n.to_owned(), "/gone".to_owned())));
-    pool.undrain(&other.url()).unwrap();
+    let address = other.address;
+    drop(other);
+    sample_many(&pool, 20).await;
+    let other = Vllm::start_at(address, Duration::ZERO).await;
+    let stale = [left.as_str(), theirs].map(|n| (n.to_owned(), "/gone".to_owned()));
+    other.state.adapters.lock().unwrap().extend(stale);
     wait_until_all_healthy(&pool).await;
     let mut loaded: Vec<String> = other.state.adapters.lock().unwrap().keys().cloned().collect();
     loaded.sort();

@@ -1,4 +1,4 @@
-//! VLLM pool: load balancing, versions, verification of pushes, restarts and draining.
+//! Pool of vLLM servers: load balancing, versions, verification of pushes, and restarts.
 
 mod common;
 
@@ -210,30 +210,6 @@ async fn dead_server_does_not_delay_pushes() {
     let two = Vllm::start_at(address, Duration::ZERO).await;
     tokio::time::timeout(Duration::from_secs(60), push).await.expect("the push completes").unwrap().unwrap();
     assert_eq!(names(&two), ["policy@2", "policy@3"], "{log_lines:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn drained_server_gets_no_new_requests() {
-    let (one, two) = (Vllm::start(Duration::from_millis(50)).await, Vllm::start(Duration::from_millis(50)).await);
-    let (pool, _) = pool(&[&one, &two]);
-    pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
-    let work = tokio::spawn({
-        let pool = Arc::clone(&pool);
-        async move { sample_many(&pool, 40).await }
-    });
-    tokio::time::sleep(Duration::from_millis(20)).await;
-    pool.drain(&two.url()).await.unwrap();
-    let before = two.state.requests.load(Ordering::SeqCst);
-    assert_eq!((work.await.unwrap().len(), two.state.now.load(Ordering::SeqCst)), (40, 0));
-    sample_many(&pool, 10).await;
-    assert_eq!(two.state.requests.load(Ordering::SeqCst), before);
-    pool.undrain(&two.url()).unwrap();
-    sample_many(&pool, 60).await;
-    // It is probed when it is needed: while the first is drained.
-    pool.drain(&one.url()).await.unwrap();
-    sample_many(&pool, 10).await;
-    assert!(two.state.requests.load(Ordering::SeqCst) > before);
-    assert!(pool.drain("http://127.0.0.1:1").await.is_err());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -139,7 +139,9 @@ struct UsageField {
 /// Cuts a text that has more bytes than its tokens can have.
 fn limit_text(mut completion: ChatCompletion, max_bytes: usize) -> ChatCompletion {
     if completion.text.len() > max_bytes {
-        completion.text.truncate(completion.text.floor_char_boundary(max_bytes));
+        let is_boundary = |at: &usize| completion.text.is_char_boundary(*at);
+        let end = (0..=max_bytes).rev().find(is_boundary).unwrap_or_default();
+        completion.text.truncate(end);
         completion.finish = FinishReason::Length;
     }
     completion

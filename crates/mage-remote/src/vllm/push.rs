@@ -119,7 +119,7 @@ impl VllmPool {
                             "{address} did not load {} ({problem}); it is reconciled when it recovers",
                             version.label
                         )
-                    })
+                    });
                 }
                 Err(PushError::Rejected(e)) => rejected.push((server, e)),
                 Err(PushError::Mismatch(e)) => error = error.or(Some(e)),
@@ -228,8 +228,7 @@ impl VllmPool {
         self.registry.base_replaced.store(true, Ordering::SeqCst);
         let (mut took, mut error) = (0, None);
         for server in all {
-            let was_draining = server.draining.load(Ordering::SeqCst);
-            let result = match self.drain_within(server.http.address(), self.registry.settings.timeouts.outage).await {
+            let result = match self.drain(server, self.registry.settings.timeouts.outage).await {
                 Ok(()) => self.push(server, &version).await,
                 Err(e) => Err(PushError::Unavailable(e.to_string())),
             };
@@ -241,14 +240,14 @@ impl VllmPool {
                 Err(PushError::Unavailable(problem)) => {
                     self.registry.mark_unhealthy(server, &problem, &[], |address| {
                         format!("{address} did not load {} ({problem}); it gets them when it recovers", version.label)
-                    })
+                    });
                 }
                 Err(PushError::Rejected(e) | PushError::Mismatch(e)) => {
                     server.healthy.store(false, Ordering::SeqCst);
                     error = error.or(Some(e));
                 }
             }
-            server.draining.store(was_draining, Ordering::SeqCst);
+            server.draining.store(false, Ordering::SeqCst);
         }
         match error {
             Some(error) => Err(error),

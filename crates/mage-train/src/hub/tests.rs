@@ -54,7 +54,7 @@ struct Received {
 impl Received {
     fn read(stream: &TcpStream) -> Self {
         let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
-        let line = lines.next().and_then(|l| l.ok()).unwrap_or_default();
+        let line = lines.next().and_then(std::result::Result::ok).unwrap_or_default();
         let mut words = line.split(' ').map(str::to_owned);
         let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
         let lines = lines.map_while(|l| l.ok().filter(|l| !l.is_empty()));
