@@ -1,6 +1,6 @@
 //! CUDA devices.
 
-use crate::error::{CudaError, ErrorContext, Result};
+use crate::error::{CudaError, ErrorContext, Remedy, Result};
 use crate::library_search;
 use cudarc::driver::{result, sys};
 use std::sync::Arc;
@@ -39,15 +39,16 @@ impl CudaDevice {
     pub fn open(index: usize) -> Result<Arc<Self>> {
         let operation = format!("opening CUDA device {index}");
         if let Some(missing) = library_search::find_libraries().missing() {
-            return Err(CudaError::new(operation, format!("missing library `{}`: {missing}", missing.name)).hint(
-                "`mage doctor` lists the search paths; install the NVIDIA driver and the CUDA libraries (12 or newer), or use --device cpu",
-            ));
+            return Err(CudaError::new(operation, format!("missing library `{}`: {missing}", missing.name))
+                .hint("install the NVIDIA driver and the CUDA libraries (12 or newer)")
+                .remedy(Remedy::DiagnoseOrCpu));
         }
         result::init().context(&operation)?;
         let count = result::device::get_count().context(&operation)? as usize;
         if index >= count {
             return Err(CudaError::new(operation, format!("this machine has {count} GPUs, numbered from 0"))
-                .hint("`mage doctor` lists them; check whether CUDA_VISIBLE_DEVICES hides some, or use --device cpu"));
+                .hint("check whether CUDA_VISIBLE_DEVICES hides some")
+                .remedy(Remedy::DiagnoseOrCpu));
         }
         let device = result::device::get(index as i32).context(&operation)?;
         // SAFETY: the driver just returned this device.
@@ -76,7 +77,8 @@ impl CudaDevice {
         if compute_capability.0 < 8 {
             let (major, minor) = compute_capability;
             return Err(CudaError::new(operation, format!("{} has compute capability {major}.{minor}", info.name))
-                .hint("bf16 on tensor cores requires compute capability 8.0 (Ampere) or newer; use --device cpu"));
+                .hint("bf16 on tensor cores requires compute capability 8.0 (Ampere) or newer")
+                .remedy(Remedy::Cpu));
         }
         // SAFETY: retained here, released on drop.
         let context = unsafe { result::primary_ctx::retain(device) }.context(&operation)?;

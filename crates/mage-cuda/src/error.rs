@@ -13,6 +13,19 @@ pub struct CudaError {
     pub reason: String,
     /// How to fix it.
     pub hint: Option<String>,
+    /// How the application may help.
+    pub remedy: Option<Remedy>,
+}
+
+/// What the application may offer after an error, in its own words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remedy {
+    /// Use the CPU.
+    Cpu,
+    /// Show the libraries and GPUs found.
+    Diagnose,
+    /// Both.
+    DiagnoseOrCpu,
 }
 
 /// Result of a CUDA operation.
@@ -20,11 +33,15 @@ pub type Result<T> = std::result::Result<T, CudaError>;
 
 impl CudaError {
     pub(crate) fn new(operation: impl Into<String>, reason: impl Into<String>) -> Self {
-        CudaError { operation: operation.into(), reason: reason.into(), hint: None }
+        CudaError { operation: operation.into(), reason: reason.into(), hint: None, remedy: None }
     }
 
     pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
         CudaError { hint: Some(hint.into()), ..self }
+    }
+
+    pub(crate) fn remedy(self, remedy: Remedy) -> Self {
+        CudaError { remedy: Some(remedy), ..self }
     }
 }
 
@@ -48,7 +65,8 @@ impl<T> ErrorContext<T> for std::result::Result<T, DriverError> {
             match e.0 {
                 CUresult::CUDA_ERROR_OUT_OF_MEMORY => error.hint(MEMORY_HINT),
                 CUresult::CUDA_ERROR_NO_DEVICE => error
-                    .hint("check that the machine has a GPU (nvidia-smi) and that CUDA_VISIBLE_DEVICES does not hide it, or use --device cpu"),
+                    .hint("check that the machine has a GPU (nvidia-smi) and that CUDA_VISIBLE_DEVICES does not hide it")
+                    .remedy(Remedy::Cpu),
                 CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH
                 | CUresult::CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE
                 | CUresult::CUDA_ERROR_STUB_LIBRARY => error.hint(
@@ -66,7 +84,7 @@ impl<T> ErrorContext<T> for std::result::Result<T, DriverError> {
                 CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION => error
                     .hint("the CUDA libraries are newer than the driver: update the driver, or install libraries of its version"),
                 CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU | CUresult::CUDA_ERROR_INVALID_PTX => {
-                    error.hint("the CUDA compiler library may be too old for this GPU: `mage doctor` shows which one is used")
+                    error.hint("the CUDA compiler library may be too old for this GPU").remedy(Remedy::Diagnose)
                 }
                 CUresult::CUDA_ERROR_ECC_UNCORRECTABLE
                 | CUresult::CUDA_ERROR_NVLINK_UNCORRECTABLE

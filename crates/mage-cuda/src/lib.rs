@@ -44,7 +44,7 @@ mod trainer;
 
 pub use buffer::{DeviceBuffer, Pod};
 pub use device::{CudaDevice, DeviceInfo};
-pub use error::{CudaError, Result};
+pub use error::{CudaError, Remedy, Result};
 pub use library_search::{LibrarySearch, LibraryStatus, find_libraries};
 pub use lora::{CudaAdapter, WeightsRef, check_lora_rank};
 pub use model::{CudaModel, CudaWeights};

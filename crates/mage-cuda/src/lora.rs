@@ -5,7 +5,7 @@
 //! computes them all; each B then adds to its own columns of the output.
 
 use crate::buffer::DeviceBuffer;
-use crate::error::{CudaError, Result};
+use crate::error::{CudaError, Remedy, Result};
 use crate::gemm::{CublasLt, Gemm, GemmKind, Matrix};
 use crate::model::{CudaModel, CudaWeights, check_len};
 use crate::stream::Stream;
@@ -20,7 +20,8 @@ pub fn check_lora_rank(rank: usize) -> Result<()> {
     }
     let problem = format!("rank {rank} is not a multiple of 8");
     Err(CudaError::new("loading an adapter on the GPU", problem)
-        .hint("use a rank that is a multiple of 8, merge the adapter into the model, or use --device cpu"))
+        .hint("use a rank that is a multiple of 8, or merge the adapter into the model")
+        .remedy(Remedy::Cpu))
 }
 
 /// An adapter on the GPU, in bf16.

@@ -1,6 +1,6 @@
 //! Model shape.
 
-use crate::error::{CudaError, Result};
+use crate::error::{CudaError, Remedy, Result};
 use crate::nvrtc::{MAX_GROUP_SIZE, MAX_HEAD_DIM};
 use mage_engine::model::BLOCK_SIZE;
 
@@ -29,7 +29,7 @@ impl ModelShape {
     /// Rejects shapes that the kernels do not support.
     pub fn check(&self) -> Result<()> {
         let unsupported =
-            |problem: String| Err(CudaError::new("loading a model on the GPU", problem).hint("use --device cpu"));
+            |problem: String| Err(CudaError::new("loading a model on the GPU", problem).remedy(Remedy::Cpu));
         if self.head_dim == 0 || !self.head_dim.is_multiple_of(8) || self.head_dim > MAX_HEAD_DIM {
             let supported = format!("multiples of 8 to {MAX_HEAD_DIM}");
             return unsupported(format!("head_dim is {}; the kernels support {supported}", self.head_dim));

@@ -15,12 +15,14 @@ pub enum Error {
         problem: String,
     },
     /// A feature that this engine does not have.
-    #[error("this engine cannot {what}: {hint}")]
+    #[error("this engine cannot {what}: {reason}")]
     Unsupported {
         /// The missing feature, as a verb phrase.
         what: String,
-        /// What to do instead.
-        hint: String,
+        /// Why, or the alternative.
+        reason: String,
+        /// What the user can do.
+        hints: &'static [Hint],
     },
     /// A file that could not be read or written.
     #[error("cannot {action} {}: {source}", path.display())]
@@ -33,7 +35,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// Non-finite values in too many consecutive optimiser steps.
-    #[error("{tensor} was {value} in {steps} consecutive steps: {hint}")]
+    #[error("{tensor} was {value} in {steps} consecutive steps")]
     NonFinite {
         /// The first non-finite tensor.
         tensor: String,
@@ -41,8 +43,6 @@ pub enum Error {
         value: f32,
         /// Consecutive steps skipped.
         steps: u32,
-        /// What to try.
-        hint: String,
     },
     /// A server that refuses the request and would refuse every other: wrong key, address or model.
     #[error("{engine} failed: {reason}")]
@@ -61,7 +61,54 @@ pub enum Error {
         engine: String,
         /// Cause.
         reason: String,
+        /// What the user can do.
+        hints: &'static [Hint],
     },
+}
+
+/// What the user can do about an error or a status line. Engines know no options of the application, which words it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hint {
+    /// Use the CPU.
+    UseCpu,
+    /// Look at what the application reports about this machine.
+    DiagnoseMachine,
+    /// Train an adapter instead of all parameters.
+    TrainAdapter,
+    /// Disable action masks.
+    DisableActionMasks,
+    /// Disable gradient clipping.
+    DisableGradClipping,
+    /// Lower the learning rate, or look for extreme advantages or log-probs.
+    LowerLearningRate,
+    /// Resume the run from its last checkpoint.
+    ResumeRun,
+    /// Set the API key of the server.
+    SetApiKey,
+    /// Check the address.
+    CheckAddress,
+    /// Check the address of the training server.
+    CheckTrainerAddress,
+    /// The address is that of a training server: set it as such.
+    SetTrainerAddress,
+    /// The address is that of a sampling server: add it to the pool.
+    AddToPool,
+    /// Set the model's name on the training server.
+    SetBaseModel,
+    /// Set the backend of the training server.
+    SetBackend,
+    /// Start the training server with settings that the application writes.
+    LaunchTrainer,
+    /// Sample on a pool of sampling servers.
+    SampleOnPool,
+    /// Sample on the training server.
+    SampleOnTrainer,
+    /// Resume with the sampling servers of the checkpoint.
+    KeepSampler,
+    /// Set a directory of adapters that all machines see.
+    ShareAdapterDir,
+    /// Increase the timeout of sampling requests.
+    IncreaseRequestTimeout,
 }
 
 /// Result of engine operations.
@@ -74,8 +121,30 @@ impl Error {
     }
 
     /// Creates an [`Error::Unsupported`].
-    pub fn unsupported(what: impl Into<String>, hint: impl Into<String>) -> Self {
-        Error::Unsupported { what: what.into(), hint: hint.into() }
+    pub fn unsupported(what: impl Into<String>, reason: impl Into<String>) -> Self {
+        Error::Unsupported { what: what.into(), reason: reason.into(), hints: &[] }
+    }
+
+    /// Creates an [`Error::Engine`].
+    pub fn engine(engine: impl Into<String>, reason: impl Into<String>) -> Self {
+        Error::Engine { engine: engine.into(), reason: reason.into(), hints: &[] }
+    }
+
+    /// Sets the hints of [`Error::Unsupported`] and [`Error::Engine`]; other errors have none, or always the same.
+    pub fn with_hints(mut self, new: &'static [Hint]) -> Self {
+        if let Error::Unsupported { hints, .. } | Error::Engine { hints, .. } = &mut self {
+            *hints = new;
+        }
+        self
+    }
+
+    /// What the user can do.
+    pub fn hints(&self) -> &'static [Hint] {
+        match self {
+            Error::Unsupported { hints, .. } | Error::Engine { hints, .. } => hints,
+            Error::NonFinite { .. } => &[Hint::LowerLearningRate],
+            _ => &[],
+        }
     }
 
     /// Creates an [`Error::File`] for reading, for use with `map_err`.

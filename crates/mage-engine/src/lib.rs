@@ -20,7 +20,7 @@ mod weights;
 
 pub use action::{ActionCursor, ActionSet, Allowed};
 pub use chat::{ChatCompletion, ChatModel, ChatRequest, ChatUsage};
-pub use error::{Error, Result, truncate_chars};
+pub use error::{Error, Hint, Result, truncate_chars};
 pub use forest::{PerToken, Segment, TokenClass, TokenForest, TokenInputs};
 pub use loss::{EntropyTerm, KlForm, KlTerm, Loss, Objective, Reduction, TokenLoss};
 pub use message::{ChatMessage, ChatRole};

@@ -159,7 +159,7 @@ impl Loss {
                 }
             }
             if let Some(d) = dual.filter(|d| !(d.is_finite() && *d > 1.0)) {
-                return Err(Error::invalid("loss.ppo.dual", format!("{d} is not above 1")));
+                return Err(Error::invalid("dual clip", format!("{d} is not above 1")));
             }
         }
         let coefficients = (self.entropy.iter().map(|t| ("entropy", t.coefficient)))

@@ -26,6 +26,14 @@ pub enum Error {
         /// The problem and how to fix it.
         problem: String,
     },
+    /// The files of an environment were not found.
+    #[error("{data}: {problem}")]
+    MissingData {
+        /// The files.
+        data: &'static str,
+        /// Where they were expected.
+        problem: String,
+    },
     /// A file that could not be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {

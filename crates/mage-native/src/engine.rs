@@ -305,7 +305,7 @@ impl EngineContext {
             .num_threads(options.threads)
             .thread_name(|i| format!("native-{i}"))
             .build()
-            .map_err(|e| Error::Engine { engine: "native".to_owned(), reason: format!("starting threads: {e}") })?;
+            .map_err(|e| Error::engine("native", format!("starting threads: {e}")))?;
         Ok(Arc::new(EngineContext {
             model: Qwen3Model::new(model.config.clone()),
             renderer: model.renderer.clone(),

@@ -6,15 +6,15 @@ use mage_rng::Seed;
 use rand::RngExt;
 use std::{cmp::Reverse, collections::BinaryHeap};
 
-/// Assumptions.
-struct World {
+/// Assumptions of the simulation.
+struct Assumptions {
     /// Meta-episodes per update.
     meta_episodes: usize,
     /// Sequential requests per meta-episode.
-    calls: usize,
+    requests: usize,
     /// Median completion length in tokens, and the standard deviation of its logarithm, which causes stragglers.
     tokens: f64,
-    spread: f64,
+    length_sigma: f64,
     /// Concurrent requests per server, and seconds per token at that load.
     slots: usize,
     per_token: f64,
@@ -30,23 +30,24 @@ struct World {
 type Time = u64;
 
 /// Seconds of a rollout, and the fraction spent on the last tenth of its meta-episodes.
-fn rollout(w: &World, servers: usize, seed: Seed) -> (f64, f64) {
+fn rollout(assumptions: &Assumptions, servers: usize, seed: Seed) -> (f64, f64) {
     let mut rng = seed.rng();
     let mut length = || {
         // Box-Muller transform.
         let (a, b): (f64, f64) = (rng.random_range(1e-12..1.0), rng.random());
         let normal = (-2.0 * a.ln()).sqrt() * (std::f64::consts::TAU * b).cos();
-        w.tokens * (w.spread * normal).exp()
+        assumptions.tokens * (assumptions.length_sigma * normal).exp()
     };
     // All slots by the time they become free: the next request takes the first.
-    let mut slots: BinaryHeap<Reverse<Time>> = (0..servers * w.slots).map(|_| Reverse(0)).collect();
+    let mut slots: BinaryHeap<Reverse<Time>> = (0..servers * assumptions.slots).map(|_| Reverse(0)).collect();
     // Meta-episodes by the time of their next request.
-    let mut requests: BinaryHeap<Reverse<(Time, usize)>> = (0..w.meta_episodes).map(|m| Reverse((0, m))).collect();
-    let mut left = vec![w.calls; w.meta_episodes];
-    let mut ends = Vec::with_capacity(w.meta_episodes);
+    let mut requests: BinaryHeap<Reverse<(Time, usize)>> =
+        (0..assumptions.meta_episodes).map(|m| Reverse((0, m))).collect();
+    let mut left = vec![assumptions.requests; assumptions.meta_episodes];
+    let mut ends = Vec::with_capacity(assumptions.meta_episodes);
     while let Some(Reverse((ready, m))) = requests.pop() {
         let Reverse(free) = slots.pop().expect("at least one server");
-        let took = w.first + w.per_token * length();
+        let took = assumptions.first + assumptions.per_token * length();
         let done = ready.max(free) + (took * 1e6) as Time;
         slots.push(Reverse(done));
         left[m] -= 1;
@@ -63,11 +64,11 @@ fn rollout(w: &World, servers: usize, seed: Seed) -> (f64, f64) {
 #[expect(clippy::print_stdout, reason = "it is what the program is for")]
 fn main() {
     for meta_episodes in [128, 1024] {
-        let w = World {
+        let assumptions = Assumptions {
             meta_episodes,
-            calls: 17,
+            requests: 17,
             tokens: 350.0,
-            spread: 0.7,
+            length_sigma: 0.7,
             slots: 64,
             per_token: 0.014,
             first: 0.15,
@@ -77,10 +78,10 @@ fn main() {
         println!("{meta_episodes} meta-episodes an update");
         println!("servers  rollout s  last tenth  train s  push s  updates/h  with overlap");
         for servers in [1, 2, 4, 8, 16, 32] {
-            let runs: Vec<(f64, f64)> = (0..20).map(|i| rollout(&w, servers, Seed::new(i))).collect();
+            let runs: Vec<(f64, f64)> = (0..20).map(|i| rollout(&assumptions, servers, Seed::new(i))).collect();
             let mean = |of: fn(&(f64, f64)) -> f64| runs.iter().map(of).sum::<f64>() / runs.len() as f64;
-            let (rolled, tail, push) = (mean(|r| r.0), mean(|r| r.1), w.push);
-            let train = w.train * meta_episodes as f64;
+            let (rolled, tail, push) = (mean(|r| r.0), mean(|r| r.1), assumptions.push);
+            let train = assumptions.train * meta_episodes as f64;
             println!(
                 "{servers:7}  {rolled:9.0}  {:9.0}%  {train:7.0}  {push:6.1}  {:9.1}  {:12.1}",
                 100.0 * tail,

@@ -39,15 +39,15 @@ impl Fingerprint {
             return Ok(());
         }
         let head = |f: &Fingerprint| f.0.iter().take(3).map(|x| format!("{x:.4}")).collect::<Vec<_>>().join(", ");
-        Err(Error::Engine {
-            engine: server.to_owned(),
-            reason: format!(
+        Err(Error::engine(
+            server,
+            format!(
                 "it does not have {weights}: log-probs of the fingerprint sequence differ by up to {distance:.3e}, \
                  above the tolerance of {tolerance:.0e} ({}… on the server, {}… in training)",
                 head(theirs),
                 head(self)
             ),
-        })
+        ))
     }
 }
 

@@ -24,8 +24,7 @@ pub use http::{
     log::StatusLog,
 };
 pub use openai::{
-    Endpoint, OpenAiClient, OutstandingProblem, RemoteChat, RemoteEmbeddings, RequestLimits, TokenPrices, UsageTotals,
-    UsageTracker,
+    Endpoint, OpenAiClient, OutstandingProblem, RemoteChat, RemoteEmbeddings, RequestLimits, TokenPrices,
 };
 pub use tinker::{TinkerSampler, TinkerServer, TinkerSettings, TinkerTrainer};
 pub use vllm::{ServedModel, VllmPool, VllmPoolSettings};

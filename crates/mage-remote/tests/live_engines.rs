@@ -40,7 +40,7 @@ impl Engines {
                 sdk_version: SdkVersion::default(),
                 key: None,
                 timeouts: Timeouts::default(),
-                status_log: StatusLog::new(|line| eprintln!("{line}")),
+                status_log: StatusLog::new(|line, _| eprintln!("{line}")),
             },
             backend: TinkerBackend::Jax,
             base_model: self.model.file_name().unwrap().to_string_lossy().into_owned(),
@@ -67,7 +67,7 @@ impl Engines {
             keep_versions: 4,
             timeouts: Timeouts::default(),
             request_timeout: std::time::Duration::from_secs(600),
-            status_log: StatusLog::new(|line| eprintln!("{line}")),
+            status_log: StatusLog::new(|line, _| eprintln!("{line}")),
         });
         Arc::new(pool.unwrap())
     }
@@ -106,8 +106,9 @@ pub(crate) fn calibration_matches_the_backend() {
     eprintln!("{found:?}");
     assert!((found.scaled - 1.0).abs() < 1e-3, "{found:?}");
     settings.backend = TinkerBackend::Fsdp;
-    let e = TinkerTrainer::connect(settings, None).err().unwrap().to_string();
-    assert!(e.contains("averages over sequences") && e.contains("tinker.backend"), "{e}");
+    let e = TinkerTrainer::connect(settings, None).err().unwrap();
+    assert!(e.to_string().contains("averages over sequences"), "{e}");
+    assert_eq!(e.hints(), [mage_engine::Hint::SetBackend]);
 }
 
 pub(crate) fn policy_trains_samples_and_resumes_from_a_checkpoint() {

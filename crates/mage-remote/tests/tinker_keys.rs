@@ -119,7 +119,7 @@ async fn insecure_transport_warning_precedes_the_first_request() {
     let log_lines = Arc::<Mutex<Vec<(String, usize)>>>::default();
     let (sink, count) = (Arc::clone(&log_lines), Arc::clone(&requests));
     let status_log =
-        StatusLog::new(move |line| sink.lock().unwrap().push((line.to_owned(), count.load(Ordering::SeqCst))));
+        StatusLog::new(move |line, _| sink.lock().unwrap().push((line.to_owned(), count.load(Ordering::SeqCst))));
     let dir = tempfile::tempdir().unwrap();
     // Resolves to this machine without being a loopback address.
     let url = format!("http://0.0.0.0:{}", double.address.port());

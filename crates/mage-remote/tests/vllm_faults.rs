@@ -8,7 +8,7 @@ use crate::common::{
         wait_until, wait_until_all_healthy,
     },
 };
-use mage_engine::Sampler;
+use mage_engine::{Hint, Sampler};
 use mage_remote::Timeouts;
 use std::{
     path::Path,
@@ -93,18 +93,16 @@ async fn rejected_push_fails_at_once() {
 async fn not_found_during_a_push_fails_with_a_remedy() {
     let server = Vllm::start(Duration::ZERO).await;
     let unseen = "Loading lora policy@0 failed: No adapter found for /somewhere";
-    let hints = [
-        (r#"{"detail":"Not Found"}"#, "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"),
-        (
-            unseen,
-            "the server must see /somewhere under the same path and be able to read it; set vllm.adapter_dir to a directory",
-        ),
+    let cases: [(&str, &str, &[Hint]); 2] = [
+        (r#"{"detail":"Not Found"}"#, "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True", &[]),
+        (unseen, "the server must see /somewhere under the same path and be able to read it", &[Hint::ShareAdapterDir]),
     ];
-    for (body, hint) in hints {
+    for (body, remedy, hints) in cases {
         let proxy = Proxy::start_before(server.address, "/v1/load_lora_adapter", [Fault::reply(404, body)]).await;
         let (pool, _) = pool_at(vec![proxy.url()], short_attempts(), 64);
-        let e = pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap_err().to_string();
-        assert!(e.contains(hint), "{e}");
+        let e = pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap_err();
+        assert!(e.to_string().contains("404 Not Found") && e.to_string().contains(remedy), "{e}");
+        assert_eq!(e.hints(), hints);
     }
 }
 
@@ -117,8 +115,12 @@ async fn stale_adapters_are_unloaded_from_a_recovered_server() {
     // A leftover of a failed push, and an adapter of another pool.
     let (left, theirs) =
         (format!("policy@1.{}-2", &ours[ours.find('.').unwrap() + 1..ours.len() - 2]), "policy@1.0123abcd-2");
-    other.state.adapters.lock().unwrap().extend([left.as_str(), theirs].map(|n| (n.to_owned(), "/gone".to_owned())));
-    pool.undrain(&other.url()).unwrap();
+    let address = other.address;
+    drop(other);
+    sample_many(&pool, 20).await;
+    let other = Vllm::start_at(address, Duration::ZERO).await;
+    let stale = [left.as_str(), theirs].map(|n| (n.to_owned(), "/gone".to_owned()));
+    other.state.adapters.lock().unwrap().extend(stale);
     wait_until_all_healthy(&pool).await;
     let mut loaded: Vec<String> = other.state.adapters.lock().unwrap().keys().cloned().collect();
     loaded.sort();

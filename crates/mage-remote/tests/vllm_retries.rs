@@ -91,7 +91,7 @@ async fn lost_request_is_retried_after_the_request_timeout() {
         let lines = log_lines.lock().unwrap().clone();
         assert!(lines.len() == 1 && lines[0].starts_with(&proxy.url()), "{lines:?}");
         assert!(
-            lines[0].contains("did not respond to a request within 1 s") && lines[0].contains("request_timeout"),
+            lines[0].contains("did not respond to a request within 1 s") && lines[0].contains("IncreaseRequestTimeout"),
             "{lines:?}"
         );
         assert!(pool.servers().iter().all(|s| s.healthy && s.in_flight == 0));

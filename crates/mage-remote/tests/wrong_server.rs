@@ -1,7 +1,7 @@
 //! Wrong kinds of servers, unreachable addresses and TLS failures: the error names the problem at once.
 
 use crate::common::{tinker_double::TinkerDouble, tinker_script as script, vllm_double::Vllm};
-use mage_engine::{WeightVersion, WeightsId, WeightsName};
+use mage_engine::{Hint, WeightVersion, WeightsId, WeightsName};
 use mage_remote::{Fingerprint, StatusLog, Timeouts, TinkerTrainer, VllmPool, VllmPoolSettings};
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -27,20 +27,22 @@ fn vllm_server_at_the_tinker_address_is_detected() {
     let vllm = runtime.block_on(Vllm::start(Duration::ZERO));
     let dir = tempfile::tempdir().unwrap();
     let settings = script::settings(&vllm.url(), dir.path(), StatusLog::default());
-    let e = TinkerTrainer::connect(settings, None).err().unwrap().to_string();
-    assert!(e.contains("this looks like a vLLM server") && e.contains("vllm.servers"), "{e}");
+    let e = TinkerTrainer::connect(settings, None).err().unwrap();
+    assert!(e.to_string().contains("this looks like a vLLM server"), "{e}");
+    assert_eq!(e.hints(), [Hint::AddToPool]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tinker_server_at_a_vllm_address_is_detected() {
     let tinker = TinkerDouble::start(None).await;
     let pool = pool(vec![tinker.url()]).unwrap();
-    let served = pool.served_models().await.remove(0).1.unwrap_err().to_string();
+    let served = pool.served_models().await.remove(0).1.unwrap_err();
     let weights = WeightsId { name: WeightsName::default(), version: WeightVersion(0) };
     let fingerprint = Fingerprint(vec![-1.0; 23]);
-    let pushed = pool.push_adapter(&weights, Path::new("/x"), &fingerprint).await.unwrap_err().to_string();
+    let pushed = pool.push_adapter(&weights, Path::new("/x"), &fingerprint).await.unwrap_err();
     for e in [served, pushed] {
-        assert!(e.contains("this looks like a Tinker server") && e.contains("tinker.url"), "{e}");
+        assert!(e.to_string().contains("this looks like a Tinker server"), "{e}");
+        assert_eq!(e.hints(), [Hint::SetTrainerAddress]);
     }
 }
 

@@ -13,13 +13,9 @@ const SCRIPT: &str = include_str!("page/page.js");
 /// Sections of the page: id, title of the tab, text of an empty section.
 const SECTIONS: [(&str, &str, &str); 7] = [
     ("table", "Table 1", ""),
-    (
-        "curves",
-        "Curves",
-        "No evaluation records. Create them with `mage eval --trajectories FILE --summary FILE.json`.",
-    ),
+    ("curves", "Curves", "No evaluation records."),
     ("learning", "Learning", "No training runs."),
-    ("ablations", "Ablations", "No ablations. Create them with, for example, `mage sweep ablation-reward`."),
+    ("ablations", "Ablations", "No ablations."),
     ("opponents", "Opponents", "The evaluated environments have no opponents."),
     ("actions", "States & actions", "No evaluation records."),
     ("transcripts", "Transcripts", "No evaluation records."),

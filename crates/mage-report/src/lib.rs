@@ -28,7 +28,7 @@ pub use figure::{Figure, figures};
 pub use html::html;
 pub use input_files::find_runs;
 pub use interval_estimate::{IntervalEstimate, p_value};
-pub use load::load_report;
+pub use load::{load_report, unevaluated_runs};
 pub use markdown::markdown;
 pub use method_result::{CeilingCurves, CurvePoint, MethodResult, SliceResult};
 pub use png::PngRenderer;

@@ -7,7 +7,7 @@ use super::{
     input_files,
     method_result::{CeilingCurves, MethodResult, MetricCurves, compute_metrics, metrics_from_summary},
     paper_results,
-    training_run::{self, OracleCeilings},
+    training_run::{self, OracleCeilings, TrainingRun},
     transcript::TranscriptSample,
 };
 use mage_core::{MetaEpisodeResult, MetricSummary, Trajectory};
@@ -164,7 +164,10 @@ pub fn load_report(paths: &[PathBuf], limits: ReportLimits) -> Result<Report> {
     let mut report = Report::default();
     let mut notes = Vec::new();
     for path in &found.unknown {
-        notes.push(format!("{}: not a run directory, records or summary of `mage eval`; skipped", path.display()));
+        notes.push(format!(
+            "{}: not a run directory, and neither records nor a summary of an evaluation; skipped",
+            path.display()
+        ));
     }
     let mut summaries = read_summaries(&found.summaries, &mut notes);
     let mut builders: BTreeMap<ResultKey, ResultBuilder> = BTreeMap::new();
@@ -236,33 +239,21 @@ pub fn load_report(paths: &[PathBuf], limits: ReportLimits) -> Result<Report> {
     for run in report.runs.iter().filter(|r| !r.finished) {
         notes.push(format!("{}: in progress, {} of {} updates", run.path, run.updates, run.total_updates));
     }
-    notes.extend(missing_evaluations(&report));
     report.transcripts = limit_bytes(transcripts, limits.bytes, &mut omitted);
     notes.extend(omitted.notes());
     report.notes = notes;
     Ok(report)
 }
 
-/// Names trained policies that Table 1 lacks: a run stores no trajectories on the paper's task sets, so these need
-/// `mage eval`.
-fn missing_evaluations(report: &Report) -> Option<String> {
-    let evaluated = |run: &&super::TrainingRun| {
+/// Finished runs whose policies Table 1 lacks: a run stores no trajectories on the paper's task sets, so these need an
+/// evaluation.
+pub fn unevaluated_runs(report: &Report) -> Vec<&TrainingRun> {
+    let evaluated = |run: &&TrainingRun| {
         let same = |r: &&MethodResult| (&r.env, &r.method, &r.ablation) == (&run.env, &run.method, &run.ablation);
         report.results.iter().filter(same).any(|r| r.task_set == run.env)
     };
-    let in_table = |run: &&super::TrainingRun| paper_results::ENVS.iter().any(|(env, _)| *env == run.env);
-    let missing: Vec<_> =
-        report.runs.iter().filter(|r| r.finished).filter(in_table).filter(|r| !evaluated(r)).collect();
-    let first = missing.first()?;
-    let runs = if missing.len() == 1 { "run" } else { "runs" };
-    Some(format!(
-        "Table 1 lacks {} {runs} without an evaluation on the paper's task set. For {}: mage eval --preset {} {} \
-         --tasks 128 --episodes 10 --early-stop --trajectories {2}.jsonl --summary {2}.json, then add these files to the report",
-        missing.len(),
-        first.name(),
-        first.env,
-        first.path,
-    ))
+    let in_table = |run: &&TrainingRun| paper_results::ENVS.iter().any(|(env, _)| *env == run.env);
+    report.runs.iter().filter(|r| r.finished).filter(in_table).filter(|r| !evaluated(r)).collect()
 }
 
 fn method_result(

@@ -64,8 +64,8 @@ pub enum Error {
     /// A requested stop; finished work is kept.
     #[error("stopped on request")]
     Interrupted,
-    /// An error of an engine.
-    #[error(transparent)]
+    /// An error of an engine, with what to do about it.
+    #[error("{}", crate::explain(.0))]
     Engine(#[from] mage_engine::Error),
     /// An error of an environment.
     #[error(transparent)]

@@ -8,6 +8,7 @@
 pub mod engines;
 mod error;
 pub mod eval;
+mod hint;
 mod hub;
 pub mod policy;
 pub mod recipe;
@@ -18,6 +19,7 @@ pub mod train;
 
 pub use error::{Error, Result};
 pub use eval::{Evaluator, task_set::TaskSet};
+pub use hint::{explain, status_log};
 pub use hub::Hub;
 pub use policy::{EndpointEmbeddings, PolicyHost};
 pub use rollout::{MetaEpisodeBuilder, Played, run_meta_episode};

@@ -31,7 +31,7 @@ fn trainer(url: &str, model: &Path, vocab_size: usize, adapters: &Path) -> Tinke
             sdk_version: SdkVersion::default(),
             key: None,
             timeouts: Timeouts::default(),
-            status_log: StatusLog::new(|line| eprintln!("{line}")),
+            status_log: mage_train::status_log(|line| eprintln!("{line}")),
         },
         backend: TinkerBackend::Jax,
         base_model: model.file_name().unwrap().to_string_lossy().into_owned(),

@@ -42,7 +42,7 @@ impl ChatModel for FailingModel {
         };
         let remaining = self.remaining.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
         Box::pin(async move {
-            remaining.map_err(|_| Error::Engine { engine: "failing".to_owned(), reason: "unreachable".to_owned() })?;
+            remaining.map_err(|_| Error::engine("failing", "unreachable"))?;
             Ok(ChatCompletion { text, finish: FinishReason::Stop, usage: ChatUsage::default() })
         })
     }

@@ -97,8 +97,9 @@ impl Output {
 
     /// Prints an error with its causes, unless its message contains them.
     pub(crate) fn error(&self, e: &anyhow::Error) {
-        let mut text = e.to_string();
-        for cause in e.chain().skip(1).map(ToString::to_string) {
+        let mut causes = e.chain().map(message);
+        let mut text = causes.next().unwrap_or_default();
+        for cause in causes {
             if !text.contains(&cause) {
                 text = format!("{text}: {cause}");
             }
@@ -144,6 +145,11 @@ impl Output {
         let style = ProgressStyle::with_template(template).expect("the template is valid").progress_chars("=> ");
         ProgressBar::with_draw_target(Some(total), target).with_style(style)
     }
+}
+
+/// The message of an error; that of an engine ends with what to do.
+pub(crate) fn message(e: &(dyn std::error::Error + 'static)) -> String {
+    e.downcast_ref().map_or_else(|| e.to_string(), mage_train::explain)
 }
 
 /// Whether an error is a closed output pipe, which is not a failure.

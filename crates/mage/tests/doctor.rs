@@ -207,7 +207,7 @@ fn doctor_limits_the_timeout_of_a_hanging_server() {
     let output = doctor(&model, &hangs, &["tinker.timeout=900"]);
     let found = line(&output, TOKENIZER);
     assert!(
-        found.starts_with("FAIL") && found.contains("no complete response") && found.contains("(waited 10 s)"),
+        found.starts_with("FAIL") && found.contains("no response within") && found.contains("(waited 10 s)"),
         "{output}"
     );
 }

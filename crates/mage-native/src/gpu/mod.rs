@@ -13,9 +13,9 @@ use crate::engine::EngineOptions;
 use crate::model::rope_table;
 use crate::weights::hf_config::Config;
 use crate::weights::registry::{DeviceWeights, GpuWeights};
-use mage_cuda::{CudaDevice, CudaModel, CudaWeights, ModelRunner, ModelShape};
+use mage_cuda::{CudaDevice, CudaModel, CudaWeights, ModelRunner, ModelShape, Remedy};
 use mage_engine::model::LoraLayout;
-use mage_engine::{Error, Result};
+use mage_engine::{Error, Hint, Result};
 use memory_plan::{MIN_BLOCKS, NUM_SNAPSHOTS, TrainingMemory, snapshot_bytes, step_workspace_bytes};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -166,7 +166,13 @@ pub(crate) struct GpuModel {
 }
 
 pub(crate) fn failed(e: mage_cuda::CudaError) -> Error {
-    Error::Engine { engine: "native on CUDA".to_owned(), reason: e.to_string() }
+    let hints: &'static [Hint] = match e.remedy {
+        None => &[],
+        Some(Remedy::Cpu) => &[Hint::UseCpu],
+        Some(Remedy::Diagnose) => &[Hint::DiagnoseMachine],
+        Some(Remedy::DiagnoseOrCpu) => &[Hint::DiagnoseMachine, Hint::UseCpu],
+    };
+    Error::engine("native on CUDA", e.to_string()).with_hints(hints)
 }
 
 impl GpuModel {
@@ -246,14 +252,15 @@ impl GpuModel {
                 _ => format!("{passes} for training passes and published snapshots, "),
             };
             let trains_all_parameters = reserved > 0 && self.base.get().is_none();
-            let adapter = if trains_all_parameters { "train a LoRA adapter (engine.lora_rank), " } else { "" };
+            let hints: &'static [Hint] =
+                if trains_all_parameters { &[Hint::TrainAdapter, Hint::UseCpu] } else { &[Hint::UseCpu] };
             let reason = format!(
                 "out of memory: {} MiB of GPU memory are free, but {} MiB are needed: {passes}{steps} for the workspace of steps and \
-                 {kv_cache} for the KV cache; end other processes on the GPU (nvidia-smi lists them), {adapter}or use --device cpu",
+                 {kv_cache} for the KV cache; end other processes on the GPU (nvidia-smi lists them)",
                 free >> 20,
                 parts.iter().sum::<usize>(),
             );
-            return Err(Error::Engine { engine: "native on CUDA".to_owned(), reason });
+            return Err(Error::engine("native on CUDA", reason).with_hints(hints));
         }
         Ok(left / shares)
     }

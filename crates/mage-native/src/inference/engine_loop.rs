@@ -346,7 +346,7 @@ fn release(slots: &mut [WeightSlot], backend: &mut dyn ModelBackend, weights: u3
 }
 
 fn failed(reason: String) -> Error {
-    Error::Engine { engine: "native sampler".to_owned(), reason }
+    Error::engine("native sampler", reason)
 }
 
 fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {

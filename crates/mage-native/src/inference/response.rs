@@ -186,8 +186,5 @@ pub(crate) fn scores(response: SamplerResponse) -> Result<Scores> {
 }
 
 fn kind_mismatch() -> Error {
-    Error::Engine {
-        engine: "native".to_owned(),
-        reason: "the response kind does not match the request kind".to_owned(),
-    }
+    Error::engine("native", "the response kind does not match the request kind")
 }

@@ -569,7 +569,7 @@ pub(crate) fn non_finite_logits(weights: &str) -> Error {
 
 fn token_not_allowed(token: u32) -> Error {
     let reason = format!("token {token} was sampled, but the action set does not allow it");
-    Error::Engine { engine: "native".to_owned(), reason }
+    Error::engine("native", reason)
 }
 
 /// Whether the last token completes one of the stop texts.

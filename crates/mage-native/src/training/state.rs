@@ -52,8 +52,6 @@ impl TrainerState {
                 tensor: format!("the gradient of `{}`", tensor.name),
                 value,
                 steps: self.consecutive_skips,
-                hint: "lower the learning rate, or check the batch for extreme advantages or log-probabilities"
-                    .to_owned(),
             });
         }
         let skipped = Some(tensor.name.clone());

@@ -374,10 +374,8 @@ fn write_all(path: &Path, writers: &[(String, TensorWriter<'_>)]) -> Result<()> 
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     let views = writers.iter().map(|(name, view)| (name.as_str(), view));
     replace(path, |part| {
-        safetensors::serialize_to_file(views, Some(metadata), part).map_err(|e| Error::Engine {
-            engine: "native".to_owned(),
-            reason: format!("writing {}: {e}", path.display()),
-        })
+        safetensors::serialize_to_file(views, Some(metadata), part)
+            .map_err(|e| Error::engine("native", format!("writing {}: {e}", path.display())))
     })
 }
 

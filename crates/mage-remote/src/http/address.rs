@@ -1,6 +1,7 @@
 //! Server addresses: parsing, normalisation and detection of the wrong kind of server.
 
 use crate::http::client::{HttpClient, HttpRequest};
+use mage_engine::Hint;
 use reqwest::Url;
 use serde_json::Value;
 
@@ -32,8 +33,8 @@ impl Service {
         Ok(url.as_str().trim_end_matches('/').to_owned())
     }
 
-    /// Describes what runs at the address instead of the expected service.
-    pub(crate) async fn describe_wrong_server(self, http: &HttpClient) -> String {
+    /// Describes what runs at the address instead of the expected service, with a hint.
+    pub(crate) async fn describe_wrong_server(self, http: &HttpClient) -> (String, &'static [Hint]) {
         let (request, name) = match self {
             Service::Tinker => (HttpRequest::get("../../v1/models"), "no Tinker server found"),
             Service::Vllm => (HttpRequest::get("api/v1/healthz"), "no vLLM server found"),
@@ -41,12 +42,12 @@ impl Service {
         let found = http.send_once(&request).await.ok().and_then(|body| serde_json::from_slice::<Value>(&body).ok());
         match (self, found) {
             (Service::Tinker, Some(body)) if body["data"].is_array() => {
-                format!("{name} here: this looks like a vLLM server; add its address to vllm.servers")
+                (format!("{name} here: this looks like a vLLM server"), &[Hint::AddToPool])
             }
             (Service::Vllm, Some(body)) if body.is_object() => {
-                format!("{name} here: this looks like a Tinker server; set tinker.url to its address")
+                (format!("{name} here: this looks like a Tinker server"), &[Hint::SetTrainerAddress])
             }
-            _ => format!("{name} here; check the address"),
+            _ => (format!("{name} here"), &[Hint::CheckAddress]),
         }
     }
 }
@@ -120,5 +121,11 @@ mod tests {
             Service::Vllm.normalize_address("http://host:8001")
         );
         assert!(Service::Vllm.normalize_address("http://host:1/api/v1").unwrap_err().contains("Tinker"));
+    }
+
+    #[test]
+    fn loopback_addresses_are_recognised() {
+        assert!(["http://127.0.0.1:80", "http://[::1]:80", "http://localhost"].into_iter().all(is_loopback));
+        assert!(!is_loopback("http://10.0.0.1") && !is_loopback("https://example.org"));
     }
 }

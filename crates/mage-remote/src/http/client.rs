@@ -1,7 +1,7 @@
-//! HTTP client for engines, with retries until an outage timeout.
+//! HTTP client of a server: one attempt ([`HttpClient::send_once`]), and retries ([`HttpClient::retry`]).
 //!
-//! An engine holds the state of a run, so giving up on it ends the run. Outages are waited for, with a log line;
-//! rejected requests fail at once. Errors state the first failure, since the last one of many is often a consequence.
+//! Rejected requests fail at once; other failures are retried until the caller gives up. An engine holds the state of a
+//! run, so giving up on it ends the run: [`HttpClient::send`] waits for outages, with a log line.
 
 use crate::{
     ApiKey, StatusLog,
@@ -11,7 +11,7 @@ use crate::{
     http::timeout::RetryDeadline,
     http::tls::permanent_failure,
 };
-use mage_engine::{Error, Result};
+use mage_engine::{Error, Hint, Result};
 use mage_rng::Seed;
 use reqwest::{Method, Response, StatusCode, Url, header};
 use serde::{Serialize, de::DeserializeOwned};
@@ -30,6 +30,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const PARSE_ATTEMPTS: u32 = 3;
 /// Characters of a server's error text that are quoted.
 const MAX_ERROR_CHARS: usize = 400;
+/// Bytes of an error response that are read.
+const MAX_ERROR_BYTES: usize = 64 << 10;
+/// Default limit of a response. Log-probs of a large batch have hundreds of megabytes.
+const MAX_RESPONSE_BYTES: usize = 1 << 30;
 
 /// Timeouts for requests to an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +63,8 @@ pub(crate) struct HttpRequest {
     pub(crate) path: String,
     pub(crate) body: Option<(&'static str, Vec<u8>)>,
     pub(crate) accept: &'static str,
+    /// A larger response fails.
+    pub(crate) max_bytes: usize,
     /// Whether the response may take as long as an operation. Such a request must not be repeated after the attempt
     /// timeout, which would restart it.
     pub(crate) long_running: bool,
@@ -66,13 +72,18 @@ pub(crate) struct HttpRequest {
 
 impl HttpRequest {
     pub(crate) fn get(path: impl Into<String>) -> Self {
-        HttpRequest { method: Method::GET, path: path.into(), body: None, accept: "*/*", long_running: false }
+        HttpRequest::new(Method::GET, path, None)
     }
 
     pub(crate) fn post(path: impl Into<String>, body: &impl Serialize) -> Self {
         // Plain data always serialises to JSON.
         let body = Some(("application/json", serde_json::to_vec(body).unwrap_or_default()));
-        HttpRequest { method: Method::POST, path: path.into(), body, accept: "application/json", long_running: false }
+        HttpRequest { accept: "application/json", ..HttpRequest::new(Method::POST, path, body) }
+    }
+
+    pub(crate) fn new(method: Method, path: impl Into<String>, body: Option<(&'static str, Vec<u8>)>) -> Self {
+        let max_bytes = MAX_RESPONSE_BYTES;
+        HttpRequest { method, path: path.into(), body, accept: "*/*", max_bytes, long_running: false }
     }
 
     pub(crate) fn long_running(self) -> Self {
@@ -93,8 +104,8 @@ pub(crate) enum HttpError {
     ServerError(String),
     /// The server is unreachable.
     Unreachable(String),
-    /// A permanent connection failure.
-    Permanent(String),
+    /// Any other permanent failure, with what to do about it.
+    Permanent(String, &'static [Hint]),
 }
 
 impl HttpError {
@@ -105,7 +116,16 @@ impl HttpError {
             | HttpError::Overloaded(text)
             | HttpError::ServerError(text)
             | HttpError::Unreachable(text)
-            | HttpError::Permanent(text) => text.clone(),
+            | HttpError::Permanent(text, _) => text.clone(),
+        }
+    }
+
+    /// What the user can do.
+    pub(crate) fn hints(&self) -> &'static [Hint] {
+        match self {
+            HttpError::Rejected(StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, _) => &[Hint::SetApiKey],
+            HttpError::Permanent(_, hints) => hints,
+            _ => &[],
         }
     }
 
@@ -181,7 +201,7 @@ impl HttpClient {
         match (self.base.scheme(), self.key.is_some()) {
             ("https", true) => None,
             (_, false) => Some(format!(
-                "{address} is used over a network without an API key, so anybody on that network can use it; restrict it to a \
+                "{address} is used over a network without an API key, so any client on that network can use it; restrict it to a \
                  private network or put an authenticating proxy in front of it"
             )),
             _ => Some(format!("{address} receives its API key over unencrypted http; use https")),
@@ -191,7 +211,7 @@ impl HttpClient {
     /// Sends a request once.
     pub(crate) async fn send_once(&self, request: &HttpRequest) -> std::result::Result<Vec<u8>, HttpError> {
         let attempt = async {
-            let url = self.base.join(&request.path).map_err(|e| HttpError::Permanent(e.to_string()))?;
+            let url = self.base.join(&request.path).map_err(|e| HttpError::Permanent(e.to_string(), &[]))?;
             let mut builder = self.http.request(request.method.clone(), url).header(header::ACCEPT, request.accept);
             if let Some((content_type, body)) = &request.body {
                 builder = builder.header(header::CONTENT_TYPE, *content_type).body(body.clone());
@@ -204,13 +224,13 @@ impl HttpClient {
                 }
             }
             let connection_error = |e: reqwest::Error| match permanent_failure(&e) {
-                Some(problem) => HttpError::Permanent(problem),
-                None => HttpError::Unreachable(crate::openai::error_chain(&e)),
+                Some(problem) => HttpError::Permanent(problem, &[]),
+                None => HttpError::Unreachable(error_chain(&e)),
             };
-            let response = builder.send().await.map_err(connection_error)?;
+            let mut response = builder.send().await.map_err(connection_error)?;
             let status = response.status();
             if status.is_success() {
-                let body = self.read_body(response).await?;
+                let body = self.read_body(response, request.max_bytes).await?;
                 return Ok(match &self.key {
                     Some((_, key)) => key.redact_response(body),
                     None => body,
@@ -221,29 +241,37 @@ impl HttpClient {
                 // Never longer than the outage timeout.
                 *self.not_before() = Some(Instant::now() + delay.min(self.timeouts.outage));
             }
-            // The error text is optional, so reading it must not fail. Redact before truncating: half a key is too
-            // much.
-            let text = self.redact(&response.text().await.unwrap_or_default());
-            Err(self.add_key_hint(status_error(status, &text)))
+            // The error text is optional, so reading it must not fail.
+            let mut text = Vec::new();
+            while let (true, Ok(Some(chunk))) = (text.len() < MAX_ERROR_BYTES, response.chunk().await) {
+                text.extend_from_slice(&chunk);
+            }
+            // Redact before truncating: half a key is too much.
+            let text = self.redact(&String::from_utf8_lossy(&text));
+            Err(self.explain_denial(status_error(status, &text)))
         };
         let limit = if request.long_running { self.timeouts.operation } else { self.timeouts.attempt };
         let outcome = tokio::time::timeout(limit, attempt).await;
-        let timed_out = || HttpError::NotReady(format!("no complete response within {:.0} s", limit.as_secs_f64()));
+        let timed_out = || HttpError::NotReady(format!("no response within {} s", seconds(limit)));
         outcome.unwrap_or_else(|_| Err(timed_out())).map_err(|e| self.redact_error(e))
     }
 
     /// Reads the response body. The attempt timeout applies to each chunk, so that large downloads may take longer.
-    async fn read_body(&self, mut response: Response) -> std::result::Result<Vec<u8>, HttpError> {
+    async fn read_body(&self, mut response: Response, max_bytes: usize) -> std::result::Result<Vec<u8>, HttpError> {
         let total = response.content_length().map_or_else(String::new, |n| format!(" of {n}"));
         let (mut body, chunk_timeout) = (Vec::new(), self.timeouts.attempt);
         loop {
             let problem = match tokio::time::timeout(chunk_timeout, response.chunk()).await {
+                Ok(Ok(Some(chunk))) if chunk.len() > max_bytes - body.len() => {
+                    let problem = format!("the response has more than {max_bytes} bytes");
+                    return Err(HttpError::Permanent(problem, &[]));
+                }
                 Ok(Ok(Some(chunk))) => {
                     body.extend_from_slice(&chunk);
                     continue;
                 }
                 Ok(Ok(None)) => return Ok(body),
-                Ok(Err(e)) => crate::openai::error_chain(&e),
+                Ok(Err(e)) => error_chain(&e),
                 Err(_) => format!("no data for {:.0} s", chunk_timeout.as_secs_f64()),
             };
             return Err(HttpError::Unreachable(format!(
@@ -255,20 +283,38 @@ impl HttpClient {
 
     /// Sends a request and retries until a response, a rejection, a permanent failure or the outage timeout.
     pub(crate) async fn send(&self, request: &HttpRequest) -> std::result::Result<Vec<u8>, HttpError> {
-        let (mut deadline, mut failures) = (RetryDeadline::new(self), 0);
+        let deadline = &mut RetryDeadline::new(self);
         let seed = Seed::new(0).child(&request.path);
+        // `NotReady` is retried here too. Callers that poll use `send_once`.
+        let response = self.retry(request, seed, Ok, |error, sent_at, pause| {
+            deadline.record_failure(sent_at, error)?;
+            Ok(pause.min(deadline.remaining()))
+        });
+        let body = response.await?;
+        deadline.recovered();
+        Ok(body)
+    }
+
+    /// Sends a request until `read` accepts the response. After a failure that may pass, `on_failure` gets the error,
+    /// the time of the attempt and the next pause by backoff and `Retry-After`; it returns the pause to make, or gives
+    /// up with an error. `seed` determines the jitter.
+    pub(crate) async fn retry<T>(
+        &self,
+        request: &HttpRequest,
+        seed: Seed,
+        read: impl Fn(Vec<u8>) -> std::result::Result<T, HttpError>,
+        mut on_failure: impl FnMut(&HttpError, Instant, Duration) -> std::result::Result<Duration, HttpError>,
+    ) -> std::result::Result<T, HttpError> {
+        let mut failures = 0;
         loop {
             let sent_at = Instant::now();
-            match self.send_once(request).await {
-                Ok(body) => {
-                    deadline.recovered();
-                    return Ok(body);
-                }
-                Err(error @ (HttpError::Rejected(..) | HttpError::Permanent(_))) => return Err(error),
-                // `NotReady` is retried here too. Callers that poll use `send_once`.
-                Err(error) => deadline.record_failure(sent_at, &error)?,
-            }
-            tokio::time::sleep(backoff(failures, self.retry_after(), seed).min(deadline.remaining())).await;
+            let error = match self.send_once(request).await.and_then(&read) {
+                Err(error @ (HttpError::Rejected(..) | HttpError::Permanent(..))) => return Err(error),
+                Err(error) => error,
+                done => return done,
+            };
+            let pause = backoff(failures, self.retry_after(), seed);
+            tokio::time::sleep(on_failure(&error, sent_at, pause)?).await;
             failures += 1;
         }
     }
@@ -306,15 +352,15 @@ impl HttpClient {
         }
     }
 
-    /// Adds a hint about the API key to `401` and `403`.
-    fn add_key_hint(&self, error: HttpError) -> HttpError {
+    /// Adds to `401` and `403` whether a key was sent.
+    fn explain_denial(&self, error: HttpError) -> HttpError {
         match error {
             HttpError::Rejected(status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN), text) => {
-                let hint = match self.key {
+                let why = match self.key {
                     Some(_) => "the server does not accept this API key",
-                    None => "the server requires an API key: put it into the environment variable named by key_env",
+                    None => "the server requires an API key",
                 };
-                HttpError::Rejected(status, format!("{text} ({hint})"))
+                HttpError::Rejected(status, format!("{text} ({why})"))
             }
             other => other,
         }
@@ -322,7 +368,12 @@ impl HttpClient {
 
     /// Creates an engine error for this server.
     pub(crate) fn error(&self, reason: impl AsRef<str>) -> Error {
-        Error::Engine { engine: self.address().to_owned(), reason: self.redact(reason.as_ref()) }
+        Error::engine(self.address(), self.redact(reason.as_ref()))
+    }
+
+    /// Creates an engine error for a failed request `what`.
+    pub(crate) fn request_error(&self, what: &str, error: &HttpError) -> Error {
+        self.error(format!("{what}: {}", error.text())).with_hints(error.hints())
     }
 
     /// Redacts the key. All server texts pass through here before they become errors; the status log redacts lines
@@ -340,9 +391,25 @@ impl HttpClient {
             HttpError::Overloaded(text) => HttpError::Overloaded(redact(text)),
             HttpError::ServerError(text) => HttpError::ServerError(redact(text)),
             HttpError::Unreachable(text) => HttpError::Unreachable(redact(text)),
-            HttpError::Permanent(text) => HttpError::Permanent(redact(text)),
+            HttpError::Permanent(text, hints) => HttpError::Permanent(redact(text), hints),
         }
     }
+}
+
+/// A duration in seconds, without trailing zeros.
+pub(crate) fn seconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 10.0).round() / 10.0
+}
+
+/// The error with its chain of causes; the outermost alone says only that a request failed.
+fn error_chain(e: &reqwest::Error) -> String {
+    let mut text = e.to_string();
+    let mut cause = std::error::Error::source(e);
+    while let Some(e) = cause {
+        text = format!("{text}: {e}");
+        cause = e.source();
+    }
+    text
 }
 
 /// Maps an error status to an error.
@@ -387,7 +454,7 @@ mod tests {
         let sink = Arc::clone(&log);
         // The line is logged after a quarter of the timeout, so that a retry falls in between even on a slow machine.
         let timeouts = Timeouts { outage: Duration::from_secs(4), ..Timeouts::default() };
-        let status_log = StatusLog::new(move |line| sink.lock().unwrap().push(line.to_owned()));
+        let status_log = StatusLog::new(move |line, _| sink.lock().unwrap().push(line.to_owned()));
         let http = HttpClient::new(&format!("http://{address}"), None, timeouts, status_log).unwrap();
         let request = HttpRequest::get("health");
         let all = futures_util::future::join_all((0..8).map(|_| http.send(&request))).await;
@@ -430,13 +497,10 @@ mod tests {
     #[test]
     fn authentication_errors_depend_on_whether_a_key_was_sent() {
         let unauthorized = || status_error(StatusCode::UNAUTHORIZED, r#"{"error": "Unauthorized"}"#);
-        assert!(client("http://127.0.0.1:1", false).add_key_hint(unauthorized()).text().contains("key_env"));
-        assert!(
-            client("http://127.0.0.1:1", true)
-                .add_key_hint(unauthorized())
-                .text()
-                .contains("does not accept this API key")
-        );
+        let denial = |key| client("http://127.0.0.1:1", key).explain_denial(unauthorized());
+        assert!(denial(false).text().contains("requires an API key"));
+        assert!(denial(true).text().contains("does not accept this API key"));
+        assert_eq!(denial(false).hints(), [Hint::SetApiKey]);
     }
 
     #[test]

@@ -148,7 +148,7 @@ mod tests {
             }
         });
         let sink = Arc::clone(&log);
-        let status_log = StatusLog::new(move |line| sink.lock().unwrap().push(line.to_owned()));
+        let status_log = StatusLog::new(move |line, _| sink.lock().unwrap().push(line.to_owned()));
         let timeouts =
             Timeouts { attempt: Duration::from_millis(300), outage: Duration::from_secs(1), ..Timeouts::default() };
         let http = HttpClient::new(&format!("http://{address}"), None, timeouts, status_log).unwrap();

@@ -12,6 +12,11 @@ use mage_rng::Seed;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+/// Bytes of a response and of its text, and those that each token may add: records keep the text.
+const MAX_BODY_BYTES: usize = 1 << 20;
+const MAX_TEXT_BYTES: usize = 64 << 10;
+const MAX_TOKEN_BYTES: usize = 64;
+
 /// A chat model behind an endpoint.
 #[derive(Clone, Debug)]
 pub struct RemoteChat {
@@ -89,8 +94,12 @@ fn number(x: f32) -> Value {
 impl ChatModel for RemoteChat {
     fn complete(&self, request: ChatRequest) -> BoxFuture<'_, Result<ChatCompletion>> {
         Box::pin(async move {
-            let body = self.body(&request)?;
-            self.client.post("chat/completions", body, Seed::new(request.params.seed), parse_response).await
+            let (body, seed) = (self.body(&request)?, Seed::new(request.params.seed));
+            let max_tokens = request.params.max_tokens as usize;
+            let max_bytes = MAX_BODY_BYTES + max_tokens.saturating_mul(MAX_TOKEN_BYTES * 2);
+            let completion = self.client.post("chat/completions", body, seed, max_bytes, parse_response).await?;
+            let redacted = ChatCompletion { text: self.client.redact(completion.text), ..completion };
+            Ok(limit_text(redacted, MAX_TEXT_BYTES + max_tokens.saturating_mul(MAX_TOKEN_BYTES)))
         })
     }
 }
@@ -127,7 +136,18 @@ struct UsageField {
     completion_tokens: u64,
 }
 
-fn parse_response(response: ChatResponse) -> std::result::Result<(ChatCompletion, ChatUsage), String> {
+/// Cuts a text that has more bytes than its tokens can have.
+fn limit_text(mut completion: ChatCompletion, max_bytes: usize) -> ChatCompletion {
+    if completion.text.len() > max_bytes {
+        let is_boundary = |at: &usize| completion.text.is_char_boundary(*at);
+        let end = (0..=max_bytes).rev().find(is_boundary).unwrap_or_default();
+        completion.text.truncate(end);
+        completion.finish = FinishReason::Length;
+    }
+    completion
+}
+
+fn parse_response(response: ChatResponse) -> std::result::Result<ChatCompletion, String> {
     let choice = response.choices.into_iter().next().ok_or("no choices in the response")?;
     let finish = match choice.finish_reason.as_deref() {
         Some("length") => FinishReason::Length,
@@ -142,8 +162,11 @@ fn parse_response(response: ChatResponse) -> std::result::Result<(ChatCompletion
         Some(thinking) => format!("<think>\n{}\n</think>\n\n{content}", thinking.trim()),
     };
     let counts = response.usage.unwrap_or(UsageField { prompt_tokens: 0, completion_tokens: 0 });
-    let usage = ChatUsage { prompt_tokens: counts.prompt_tokens, completion_tokens: counts.completion_tokens };
-    Ok((ChatCompletion { text, finish, usage }, usage))
+    // Sums of implausible counts must not overflow.
+    let count = |tokens: u64| tokens.min(u64::from(u32::MAX));
+    let usage =
+        ChatUsage { prompt_tokens: count(counts.prompt_tokens), completion_tokens: count(counts.completion_tokens) };
+    Ok(ChatCompletion { text, finish, usage })
 }
 
 #[cfg(test)]
@@ -152,14 +175,14 @@ mod tests {
     use super::*;
     use mage_engine::{ChatMessage, SamplingParams};
 
-    fn parse(json: Value) -> std::result::Result<(ChatCompletion, ChatUsage), String> {
+    fn parse(json: Value) -> std::result::Result<ChatCompletion, String> {
         parse_response(serde_json::from_value(json).unwrap())
     }
 
     #[test]
     fn thinking_precedes_the_completion_in_one_form() {
         let respond = |message: Value, finish: &str| {
-            parse(json!({"choices": [{"message": message, "finish_reason": finish}]})).unwrap().0
+            parse(json!({"choices": [{"message": message, "finish_reason": finish}]})).unwrap()
         };
         assert_eq!(respond(json!({"content": "BET"}), "stop").text, "BET");
         assert_eq!(respond(json!({"content": "<think>x</think>BET"}), "stop").text, "<think>x</think>BET");
@@ -176,8 +199,10 @@ mod tests {
     fn token_usage_is_read() {
         let json = json!({"choices": [{"message": {"content": ""}}],
             "usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}});
-        assert_eq!(parse(json).unwrap().1, ChatUsage { prompt_tokens: 7, completion_tokens: 3 });
+        assert_eq!(parse(json).unwrap().usage, ChatUsage { prompt_tokens: 7, completion_tokens: 3 });
         assert!(parse(json!({"choices": []})).is_err());
+        let json = json!({"choices": [{"message": {"content": ""}}], "usage": {"prompt_tokens": u64::MAX}});
+        assert_eq!(parse(json).unwrap().usage.prompt_tokens, u64::from(u32::MAX), "sums do not overflow");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Vectors are cached by text, because a memory compares the same few texts repeatedly.
 
 use super::OpenAiClient;
-use mage_engine::{ChatUsage, Error, Result};
+use mage_engine::{Error, Result};
 use mage_rng::Seed;
 use serde::Deserialize;
 use serde_json::{Map, json};
@@ -15,6 +15,8 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 
 /// Texts per request.
 const BATCH_SIZE: usize = 64;
+/// Limit of a response: 64 vectors of 16,384 numbers.
+const MAX_RESPONSE_BYTES: usize = 32 << 20;
 
 /// An embedding model behind an endpoint.
 ///
@@ -63,7 +65,7 @@ impl RemoteEmbeddings {
         let expected = texts.len();
         let seed = Seed::new(0).child(texts.first().copied().unwrap_or_default());
         self.client
-            .post("embeddings", body, seed, |response: EmbeddingsResponse| {
+            .post("embeddings", body, seed, MAX_RESPONSE_BYTES, |response: EmbeddingsResponse| {
                 let mut all = vec![Vec::new(); expected];
                 for item in response.data {
                     let vector = all.get_mut(item.index).ok_or("the response has more vectors than requested")?;
@@ -76,8 +78,7 @@ impl RemoteEmbeddings {
                 if length == 0 || all.iter().any(|v| v.len() != length) {
                     return Err("vectors are missing, empty, or of different lengths".to_owned());
                 }
-                let prompt_tokens = response.usage.map_or(0, |u| u.prompt_tokens);
-                Ok((all, ChatUsage { prompt_tokens, completion_tokens: 0 }))
+                Ok(all)
             })
             .await
     }
@@ -86,18 +87,10 @@ impl RemoteEmbeddings {
 #[derive(Deserialize)]
 struct EmbeddingsResponse {
     data: Vec<EmbeddingItem>,
-    #[serde(default)]
-    usage: Option<EmbeddingsUsage>,
 }
 
 #[derive(Deserialize)]
 struct EmbeddingItem {
     index: usize,
     embedding: Vec<f32>,
-}
-
-#[derive(Deserialize)]
-struct EmbeddingsUsage {
-    #[serde(default)]
-    prompt_tokens: u64,
 }

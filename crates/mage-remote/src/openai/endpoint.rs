@@ -1,6 +1,6 @@
 //! Endpoint address, model and request limits.
 
-use crate::ApiKey;
+use crate::{ApiKey, http::address::parse_address};
 use mage_engine::{Error, Result};
 use reqwest::Url;
 use serde_json::{Map, Value};
@@ -47,22 +47,10 @@ impl Default for RequestLimits {
 impl Endpoint {
     /// The model `model` at `url`, which may or may not end in `/v1`.
     pub fn new(url: &str, model: &str) -> Result<Self> {
-        let wrong = |problem: &str| Error::invalid("endpoint", problem);
-        let mut base =
-            Url::parse(url).map_err(|e| wrong(&format!("`{}` is not a valid address: {e}", without_login(url))))?;
-        if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
-            return Err(wrong("invalid address; expected a form like http://127.0.0.1:8000/v1"));
-        }
-        if !base.username().is_empty() || base.password().is_some() {
-            return Err(wrong(
-                "the address would be stored with its login; put the API key into an environment variable",
-            ));
-        }
-        if base.query().is_some() || base.fragment().is_some() {
-            return Err(wrong("remove the query or fragment (`?` or `#`)"));
-        }
+        let wrong = |problem: String| Error::invalid("endpoint", problem);
+        let mut base = parse_address(url).map_err(wrong)?;
         if model.is_empty() {
-            return Err(wrong("the model name is empty"));
+            return Err(wrong("the model name is empty".to_owned()));
         }
         let path = base.path().trim_end_matches('/').to_owned();
         let versioned = path.rsplit('/').next().is_some_and(|s| s.starts_with('v') && s.len() > 1);
@@ -81,20 +69,6 @@ impl Endpoint {
     pub fn address(&self) -> &str {
         self.base.as_str().trim_end_matches('/')
     }
-
-    /// Whether the address is on this machine.
-    pub(crate) fn is_loopback(&self) -> bool {
-        crate::http::address::is_loopback_url(&self.base)
-    }
-
-    pub(crate) fn url(&self, path: &str) -> Url {
-        self.base.join(path).expect("relative paths are constants")
-    }
-}
-
-/// Removes a possible login before `@`.
-fn without_login(url: &str) -> &str {
-    url.rsplit('@').next().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -103,12 +77,11 @@ mod tests {
 
     #[test]
     fn addresses_are_completed() {
-        let at = |url| Endpoint::new(url, "m").unwrap().url("chat/completions").to_string();
-        assert_eq!(at("http://127.0.0.1:8000"), "http://127.0.0.1:8000/v1/chat/completions");
-        assert_eq!(at("http://127.0.0.1:8000/v1/"), "http://127.0.0.1:8000/v1/chat/completions");
-        assert_eq!(at("https://example.org/openai/v1"), "https://example.org/openai/v1/chat/completions");
-        assert_eq!(at("https://example.org/api/v4"), "https://example.org/api/v4/chat/completions");
-        assert_eq!(Endpoint::new("http://localhost:1", "m").unwrap().address(), "http://localhost:1/v1");
+        let at = |url| Endpoint::new(url, "m").unwrap().address().to_owned();
+        assert_eq!(at("http://127.0.0.1:8000"), "http://127.0.0.1:8000/v1");
+        assert_eq!(at("http://127.0.0.1:8000/v1/"), "http://127.0.0.1:8000/v1");
+        assert_eq!(at("https://example.org/openai/v1"), "https://example.org/openai/v1");
+        assert_eq!(at("https://example.org/api/v4"), "https://example.org/api/v4");
     }
 
     #[test]
@@ -119,12 +92,5 @@ mod tests {
         }
         assert!(Endpoint::new("http://host", "").unwrap_err().to_string().contains("model name"));
         assert!(!Endpoint::new("http://me:secret@ho st/", "m").unwrap_err().to_string().contains("secret"));
-    }
-
-    #[test]
-    fn loopback_addresses_are_recognised() {
-        let loopback = |url| Endpoint::new(url, "m").unwrap().is_loopback();
-        assert!(loopback("http://127.0.0.1:80") && loopback("http://[::1]:80") && loopback("http://localhost"));
-        assert!(!loopback("http://10.0.0.1") && !loopback("https://example.org"));
     }
 }

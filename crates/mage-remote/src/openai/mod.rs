@@ -4,12 +4,10 @@ mod chat;
 mod client;
 mod embeddings;
 mod endpoint;
-mod usage;
+mod prices;
 
 pub use chat::RemoteChat;
-pub use client::OpenAiClient;
+pub use client::{OpenAiClient, OutstandingProblem};
 pub use embeddings::RemoteEmbeddings;
 pub use endpoint::{Endpoint, RequestLimits};
-pub use usage::{OutstandingProblem, TokenPrices, UsageTotals, UsageTracker};
-
-pub(crate) use client::error_chain;
+pub use prices::TokenPrices;

@@ -80,7 +80,7 @@ impl TinkerBackend {
     }
 
     /// Whether adapters can be downloaded. FSDP saves the whole merged model for samplers. Megatron saves an adapter if
-    /// SkyRL runs with `merge_lora` off, as `mage launch` configures it. Hosted services redirect downloads to another
+    /// SkyRL runs with `merge_lora` off. Hosted services redirect downloads to another
     /// host, which is untested.
     pub fn can_download_adapters(self) -> bool {
         matches!(self, TinkerBackend::Jax | TinkerBackend::Megatron)

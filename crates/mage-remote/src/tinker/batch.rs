@@ -7,7 +7,7 @@
 //! the current log-probs, which has the same gradient.
 
 use super::codec::{Datum, ModelInputChunk, TensorData};
-use mage_engine::{Error, Loss, LossReport, Objective, Reduction, Result, TokenForest, TokenInputs};
+use mage_engine::{Error, Hint, Loss, LossReport, Objective, Reduction, Result, TokenForest, TokenInputs};
 use std::collections::BTreeMap;
 
 /// A sequence with the loss inputs of its trained segment.
@@ -41,10 +41,8 @@ impl TinkerBatch {
                 continue;
             }
             if let Some(i) = (0..segment.tokens.len()).find(|i| train.allowed_at(*i).is_some()) {
-                return Err(Error::unsupported(
-                    format!("train with action masks (segment {s}, token {i})"),
-                    "set play.mask_actions = false",
-                ));
+                let what = format!("train with action masks (segment {s}, token {i})");
+                return Err(Error::unsupported(what, "the protocol has none").with_hints(&[Hint::DisableActionMasks]));
             }
             if let Some(i) = train.weights.iter().position(|w| *w < 0.0) {
                 let problem = format!("{} is negative, which would invert the clipping", train.weights[i]);
@@ -332,13 +330,14 @@ mod tests {
             TinkerBatch::new(&f, &loss, 10, 16)
                 .and_then(|b| b.training_data(Reduction::SequenceMean, None))
                 .unwrap_err()
-                .to_string()
         };
-        assert!(rejection(|t| t.advantages[1] = f32::NAN).contains("segment 2, token 1: advantages: NaN"));
-        assert!(rejection(|t| _ = t.old_logprobs.pop()).contains("2 values for 3 tokens"));
-        assert!(rejection(|t| t.weights[0] = -1.0).contains("negative"));
-        assert!(rejection(|t| t.advantages[1] = 3e38).contains("not finite after scaling"));
-        assert!(rejection(|t| t.allowed = vec![None, Some([7, 8].into()), None]).contains("mask_actions"));
+        let rejection_text = |change: fn(&mut PerToken)| rejection(change).to_string();
+        assert!(rejection_text(|t| t.advantages[1] = f32::NAN).contains("segment 2, token 1: advantages: NaN"));
+        assert!(rejection_text(|t| _ = t.old_logprobs.pop()).contains("2 values for 3 tokens"));
+        assert!(rejection_text(|t| t.weights[0] = -1.0).contains("negative"));
+        assert!(rejection_text(|t| t.advantages[1] = 3e38).contains("not finite after scaling"));
+        let masked = rejection(|t| t.allowed = vec![None, Some([7, 8].into()), None]);
+        assert_eq!(masked.hints(), [Hint::DisableActionMasks], "{masked}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::{
     client::{RemoteModel, TinkerClient, TinkerError, TinkerResult},
     codec::{Datum, ForwardBackwardRequest},
 };
-use mage_engine::{Error, Loss, Objective, OptimStep, PerToken, Reduction, Result, TokenForest};
+use mage_engine::{Hint, Loss, Objective, OptimStep, PerToken, Reduction, Result, TokenForest};
 use serde::Serialize;
 
 /// Relative tolerance of norms; bf16 is coarse.
@@ -93,7 +93,7 @@ async fn measure(client: &TinkerClient, model: &RemoteModel, vocab_size: usize) 
         (w, r) => {
             let text = format!(
                 "the server's loss is neither a sum nor a mean over sequences: doubling the weight scales the gradient by \
-                 {w:.3}, doubling the sequences by {r:.3}; training would not follow the recipe"
+                 {w:.3}, doubling the sequences by {r:.3}; training would not follow the configured loss"
             );
             return Err(client.http.error(text).into());
         }
@@ -135,20 +135,13 @@ async fn norm(client: &TinkerClient, model: &RemoteModel, loss_fn: &str, data: V
 fn check(client: &TinkerClient, found: &Calibration, expected: Reduction) -> Result<()> {
     let describe = |r: Reduction| if r == Reduction::TokenSum { "sums over tokens" } else { "averages over sequences" };
     if found.reduction != expected {
-        return Err(Error::Engine {
-            engine: client.http.address().to_owned(),
-            reason: format!(
-                "the server {}, but the configured backend {}: set tinker.backend to the backend of the server",
-                describe(found.reduction),
-                describe(expected)
-            ),
-        });
+        let (found, expected) = (describe(found.reduction), describe(expected));
+        let problem = format!("the server {found}, but the configured backend {expected}");
+        return Err(client.http.error(problem).with_hints(&[Hint::SetBackend]));
     }
     if (found.scaled - 1.0).abs() > TOLERANCE {
-        return Err(Error::Engine {
-            engine: client.http.address().to_owned(),
-            reason: format!("a batch scaled as in training gives {:.3} times the expected gradient", found.scaled),
-        });
+        let problem = format!("a batch scaled as in training gives {:.3} times the expected gradient", found.scaled);
+        return Err(client.http.error(problem));
     }
     Ok(())
 }

@@ -18,6 +18,9 @@ use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::Instant;
 
+/// Limit of a downloaded adapter.
+const MAX_ADAPTER_BYTES: usize = 64 << 30;
+
 impl TinkerClient {
     /// Saves the training state under a new name; returns its path.
     pub(super) async fn save_state(&self, model: &RemoteModel, name: &str) -> TinkerResult<String> {
@@ -52,12 +55,12 @@ impl TinkerClient {
                     self.wait_for_result(path, &submitted.request_id, ResponseFormat::Json).await?;
                     break next;
                 }
-                // Nobody else uses the name: the server received the first request and its response was lost.
+                // The name is unique to this run: the server received the first request and its response was lost.
                 Err(HttpError::Rejected(StatusCode::CONFLICT, text)) => text,
                 Err(HttpError::Rejected(StatusCode::NOT_FOUND, text)) => {
                     return Err(TinkerError::ModelLost(format!("{path}: {text}")));
                 }
-                Err(trouble) => return Err(self.request_error(path, &trouble).into()),
+                Err(error) => return Err(self.http.request_error(path, &error).into()),
             };
             started.push(next);
             // The limit counts from here; outages before have a limit of their own.
@@ -95,7 +98,7 @@ impl TinkerClient {
                 HttpError::Rejected(StatusCode::NOT_FOUND, text) => {
                     TinkerError::ModelLost(format!("listing checkpoints: {text}"))
                 }
-                e => self.request_error("listing checkpoints", &e).into(),
+                e => self.http.request_error("listing checkpoints", &e).into(),
             })?;
             let listed = list["checkpoints"].as_array().into_iter().flatten();
             let paths: Vec<&str> = listed.filter_map(|c| c["tinker_path"].as_str()).collect();
@@ -119,10 +122,10 @@ impl TinkerClient {
         let bytes = match self.http.send_once(&request).await {
             Ok(bytes) => bytes,
             Err(HttpError::Rejected(StatusCode::NOT_FOUND, text)) => return Err(self.load_error(path, text)),
-            Err(last @ (HttpError::Rejected(..) | HttpError::Permanent(_))) => {
-                return Err(self.request_error(&format!("loading {path}"), &last).into());
+            Err(last @ (HttpError::Rejected(..) | HttpError::Permanent(..))) => {
+                return Err(self.http.request_error(&format!("loading {path}"), &last).into());
             }
-            Err(trouble) => return Err(TinkerError::ModelLost(trouble.text())),
+            Err(error) => return Err(TinkerError::ModelLost(error.text())),
         };
         let submitted: SubmitResponse =
             serde_json::from_slice(&bytes).map_err(|e| TinkerError::ModelLost(e.to_string()))?;
@@ -149,16 +152,17 @@ impl TinkerClient {
     pub(super) async fn delete_checkpoint(&self, path: &str) {
         if let Some((model, rest)) = path.strip_prefix("tinker://").and_then(|p| p.split_once('/')) {
             let path = format!("training_runs/{model}/checkpoints/{rest}");
-            let request = HttpRequest { method: Method::DELETE, path, body: None, accept: "*/*", long_running: false };
+            let request = HttpRequest::new(Method::DELETE, path, None);
             let _ = self.http.send_once(&request).await;
         }
     }
 
     /// Downloads saved sampler weights as an archive.
     pub(super) async fn download_adapter(&self, model: &str, name: &str) -> Result<Vec<u8>> {
-        let request = HttpRequest::get(format!("training_runs/{model}/checkpoints/{name}/download")).long_running();
+        let path = format!("training_runs/{model}/checkpoints/{name}/download");
+        let request = HttpRequest { max_bytes: MAX_ADAPTER_BYTES, ..HttpRequest::get(path).long_running() };
         let (what, limit) = ("downloading an adapter", self.http.timeouts.operation);
         let mut wait = PollWait::new(&self.http, &self.slow_threshold, what, limit);
-        wait.run(self.http.send(&request)).await.map_err(|t| self.request_error(what, &t))
+        wait.run(self.http.send(&request)).await.map_err(|t| self.http.request_error(what, &t))
     }
 }

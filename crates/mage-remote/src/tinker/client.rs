@@ -16,7 +16,7 @@ use crate::{
     http::client::{HttpClient, HttpError, HttpRequest, Timeouts},
     http::timeout::RetryDeadline,
 };
-use mage_engine::{Error, OptimStep, Result};
+use mage_engine::{Error, Hint, OptimStep, Result};
 use prost::Message;
 use reqwest::{Method, StatusCode};
 use serde::Deserialize;
@@ -154,25 +154,19 @@ impl TinkerClient {
         Ok(other)
     }
 
-    pub(super) fn request_error(&self, what: &str, error: &HttpError) -> Error {
-        self.http.error(format!("{what}: {}", error.text()))
-    }
-
     /// Performs the handshake and returns the models that the server offers.
     pub(super) async fn handshake(&self) -> Result<Vec<String>> {
         let request = HttpRequest::post("client/config", &json!({"sdk_version": self.sdk_version.as_str()}));
         let config: Value = match self.http.send_json(&request).await {
             Ok(config) => config,
             Err(HttpError::Rejected(StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED, text)) => {
-                let found = Service::Tinker.describe_wrong_server(&self.http).await;
-                return Err(self.http.error(format!("{found} ({text})")));
+                let (found, hints) = Service::Tinker.describe_wrong_server(&self.http).await;
+                return Err(self.http.error(format!("{found} ({text})")).with_hints(hints));
             }
             Err(HttpError::Unreachable(text)) => {
-                return Err(self
-                    .http
-                    .error(format!("{text}: check that the server runs and that tinker.url is its address")));
+                return Err(self.http.error(text).with_hints(&[Hint::CheckTrainerAddress]));
             }
-            Err(other) => return Err(self.request_error("the handshake", &other)),
+            Err(other) => return Err(self.http.request_error("the handshake", &other)),
         };
         if config["pjwt_auth_enabled"] == true {
             return Err(self.http.error("the server requires login by signed tokens (JWT), which is not supported"));
@@ -181,7 +175,7 @@ impl TinkerClient {
             .http
             .send_json(&HttpRequest::get("get_server_capabilities"))
             .await
-            .map_err(|t| self.request_error("get_server_capabilities", &t))?;
+            .map_err(|t| self.http.request_error("get_server_capabilities", &t))?;
         let models = caps["supported_models"].as_array().cloned().unwrap_or_default();
         Ok(models.iter().filter_map(|m| m["model_name"].as_str().map(str::to_owned)).collect())
     }
@@ -196,7 +190,7 @@ impl TinkerClient {
                 .http
                 .send_json(&HttpRequest::post("create_session", &session))
                 .await
-                .map_err(|t| self.request_error("create_session", &t))?;
+                .map_err(|t| self.http.request_error("create_session", &t))?;
             let id = opened["session_id"]
                 .as_str()
                 .ok_or_else(|| self.http.error("create_session: no session id in the response"))?
@@ -208,14 +202,14 @@ impl TinkerClient {
                 json!({"rank": rank, "seed": seed, "train_unembed": false, "train_mlp": true, "train_attn": true});
             let body = json!({"session_id": id, "model_seq_id": 0, "base_model": base_model, "lora_config": lora});
             // Not retried in place: a retry would create a second model. An unconfirmed one expires with its session.
-            let answer = wait.run(self.http.send_once(&HttpRequest::post("create_model", &body))).await;
-            let created: CreateModelResponse = match answer {
+            let response = wait.run(self.http.send_once(&HttpRequest::post("create_model", &body))).await;
+            let created: CreateModelResponse = match response {
                 Ok(bytes) => match serde_json::from_slice(&bytes) {
                     Ok(created) => created,
                     Err(e) => return Err(self.http.error(format!("{what}: invalid response: {e}"))),
                 },
-                Err(error @ (HttpError::Rejected(..) | HttpError::Permanent(_))) => {
-                    return Err(self.request_error(what, &error));
+                Err(error @ (HttpError::Rejected(..) | HttpError::Permanent(..))) => {
+                    return Err(self.http.request_error(what, &error));
                 }
                 Err(error) => {
                     wait.retry(&error.text()).await?;
@@ -268,15 +262,15 @@ impl TinkerClient {
         request: &str,
         format: ResponseFormat,
     ) -> TinkerResult<Vec<u8>> {
-        let mut ask = HttpRequest::post("retrieve_future", &json!({"request_id": request}));
+        let mut poll = HttpRequest::post("retrieve_future", &json!({"request_id": request}));
         if let ResponseFormat::Protobuf = format {
-            ask.accept = PROTOBUF;
+            poll.accept = PROTOBUF;
         }
         let mut wait = PollWait::new(&self.http, &self.slow_threshold, what, self.http.timeouts.operation);
         let mut deadline = RetryDeadline::new(&self.http);
         loop {
             let sent_at = Instant::now();
-            match wait.run(self.http.send_once(&ask)).await {
+            match wait.run(self.http.send_once(&poll)).await {
                 Ok(bytes) => {
                     deadline.recovered();
                     return Ok(bytes);
@@ -288,8 +282,8 @@ impl TinkerClient {
                 Err(HttpError::Rejected(_, text)) if text.contains("not loaded") || text.contains("not found") => {
                     return Err(TinkerError::ModelLost(text));
                 }
-                Err(HttpError::Rejected(_, text) | HttpError::Permanent(text)) => {
-                    return Err(self.http.error(format!("{what}: {text}")).into());
+                Err(ref error @ (HttpError::Rejected(_, ref text) | HttpError::Permanent(ref text, _))) => {
+                    return Err(self.http.error(format!("{what}: {text}")).with_hints(error.hints()).into());
                 }
                 // Long poll: the server may hold the request. But after a full attempt timeout it may be down.
                 Err(HttpError::NotReady(text)) if sent_at.elapsed() < self.http.timeouts.attempt => {
@@ -322,7 +316,7 @@ impl TinkerClient {
                 let text = format!("{what}: {text}: another process trains this model");
                 return Err(self.http.error(text).into());
             }
-            Err(error) => return Err(self.request_error(what, &error).into()),
+            Err(error) => return Err(self.http.request_error(what, &error).into()),
         };
         self.wait_for_result(what, &submitted.request_id, format).await
     }
@@ -336,14 +330,9 @@ impl TinkerClient {
         model.has_pending_gradient.fetch_or(!request.forward_only, Ordering::Relaxed);
         let what = if request.forward_only { "forward" } else { "forward_backward" };
         let body = Some((PROTOBUF, request.encode_to_vec()));
-        let ask = HttpRequest {
-            method: Method::POST,
-            path: "forward_backward".into(),
-            body,
-            accept: "application/json",
-            long_running: false,
-        };
-        let bytes = self.submit(what, &ask, ResponseFormat::Protobuf).await?;
+        let http_request =
+            HttpRequest { accept: "application/json", ..HttpRequest::new(Method::POST, "forward_backward", body) };
+        let bytes = self.submit(what, &http_request, ResponseFormat::Protobuf).await?;
         let output = ForwardBackwardOutput::decode(&bytes[..]);
         output.map_err(|e| self.http.error(format!("{what}: invalid response: {e}")).into())
     }
@@ -405,7 +394,7 @@ impl TinkerClient {
             .http
             .send_json(&HttpRequest::post("create_sampling_session", &body))
             .await
-            .map_err(|t| self.request_error("create_sampling_session", &t))?;
+            .map_err(|t| self.http.request_error("create_sampling_session", &t))?;
         let id = opened["sampling_session_id"].as_str();
         id.map(str::to_owned).ok_or_else(|| self.http.error("create_sampling_session: no session id in the response"))
     }
@@ -418,10 +407,10 @@ impl TinkerClient {
 
 /// Sends heartbeats for a session until aborted.
 async fn send_heartbeats(http: HttpClient, session: String) {
-    let ask = HttpRequest::post("session_heartbeat", &json!({"session_id": session}));
+    let request = HttpRequest::post("session_heartbeat", &json!({"session_id": session}));
     loop {
         tokio::time::sleep(HEARTBEAT_INTERVAL).await;
-        let _ = http.send_once(&ask).await;
+        let _ = http.send_once(&request).await;
     }
 }
 

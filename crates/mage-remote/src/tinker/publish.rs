@@ -8,7 +8,7 @@ use super::{
     session::{SessionState, TrainingSession},
 };
 use crate::{Fingerprint, VllmPool};
-use mage_engine::{Result, WeightVersion, WeightsId, WeightsName};
+use mage_engine::{Hint, Result, WeightVersion, WeightsId, WeightsName};
 use serde_json::json;
 use std::{
     collections::BTreeMap,
@@ -152,10 +152,10 @@ impl TrainingSession {
             return Ok(());
         }
         if lost.steps != self.registry.steps.load(Ordering::SeqCst) {
-            return Err(self.client.http.error(format!(
-                "the server lost {weights} ({problem}) and training has advanced since, so the weights cannot be restored; \
-                 sample with vLLM (vllm.servers), to which adapters are pushed again"
-            )));
+            let problem = format!(
+                "the server lost {weights} ({problem}) and training has advanced since, so the weights cannot be restored"
+            );
+            return Err(self.client.http.error(problem).with_hints(&[Hint::SampleOnPool]));
         }
         let id = |state: &SessionState| state.model.as_ref().map(|m| m.id.clone());
         let before = id(&state);

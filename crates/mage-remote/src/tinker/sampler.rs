@@ -12,7 +12,7 @@ use super::{
     session::{MAX_RESTORES, TrainingSession},
 };
 use mage_engine::{
-    BoxFuture, Error, FinishReason, Result, Sample, SampleRequest, Sampler, SamplerCaps, ScoreRequest, Scores,
+    BoxFuture, Error, FinishReason, Hint, Result, Sample, SampleRequest, Sampler, SamplerCaps, ScoreRequest, Scores,
     WeightsId, WeightsName,
 };
 use serde_json::{Value, json};
@@ -71,10 +71,9 @@ impl TinkerSampler {
             Error::invalid(format!("weights `{name}`"), problem)
         })?;
         if self.backend.sampling_replaces_weights() && published.steps != self.registry.steps.load(Ordering::SeqCst) {
-            return Err(Error::unsupported(
-                format!("sample {name}@{} after a later step", published.version.0),
-                "its server would replace the weights in training; sample with vLLM (vllm.servers)",
-            ));
+            let what = format!("sample {name}@{} after a later step", published.version.0);
+            return Err(Error::unsupported(what, "its server would replace the weights in training")
+                .with_hints(&[Hint::SampleOnPool]));
         }
         Ok((WeightsId { name: name.clone(), version: published.version }, published))
     }
@@ -164,8 +163,8 @@ impl Sampler for TinkerSampler {
             request.check(self.vocab_size, self.caps.max_seq_len)?;
             let p = &request.params;
             if request.allowed.is_some() {
-                let hint = "set play.mask_actions = false";
-                return Err(Error::unsupported("sample with action masks", hint));
+                return Err(Error::unsupported("sample with action masks", "the protocol has none")
+                    .with_hints(&[Hint::DisableActionMasks]));
             }
             if !p.stop_texts.is_empty() || p.min_p > 0.0 {
                 return Err(Error::unsupported("use stop texts or min_p", "use stop token ids and top_p"));
@@ -191,8 +190,8 @@ impl Sampler for TinkerSampler {
         Box::pin(async move {
             request.check(self.vocab_size, self.caps.max_seq_len)?;
             if request.allowed.iter().any(Option::is_some) {
-                let hint = "set play.mask_actions = false";
-                return Err(Error::unsupported("score with action masks", hint));
+                return Err(Error::unsupported("score with action masks", "the protocol has none")
+                    .with_hints(&[Hint::DisableActionMasks]));
             }
             let params = json!({"max_tokens": 1, "seed": 0, "temperature": 1.0, "top_k": -1, "top_p": 1.0});
             let read = |response: &codec::SampleResponse| parse_scores(response, request.tokens.len());

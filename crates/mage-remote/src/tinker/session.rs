@@ -11,7 +11,7 @@ use super::{
     stale_gradient,
 };
 use crate::{VllmPool, unique_tag::unique_tag};
-use mage_engine::{Error, Result, WeightVersion, WeightsName};
+use mage_engine::{Error, Hint, Result, WeightVersion, WeightsName};
 use std::{
     collections::BTreeMap,
     path::PathBuf,
@@ -147,11 +147,11 @@ impl TrainingSession {
             self.runtime.block_on(self.client.unload_model(model));
         }
         let second = if first == last { "the same".to_owned() } else { last };
-        Err(self.client.http.error(format!(
-            "{what}: {first}, and {second} again after restoring the last saved state. No step was taken with it \
-             and checkpoints are unchanged: resume from the last one (`mage train --resume RUN`). If this repeats, \
-             lower optim.learning_rate or look for extreme advantages and log-probs in that sequence"
-        )))
+        let problem = format!(
+            "{what}: {first}, and {second} again after restoring the last saved state. No step was taken with it and \
+             checkpoints are unchanged"
+        );
+        Err(self.client.http.error(problem).with_hints(&[Hint::ResumeRun, Hint::LowerLearningRate]))
     }
 
     /// Gives the server a new model in the state of this session, and logs the server's failure, if any.

@@ -8,7 +8,7 @@
 //! consumes any stale gradient in its slot, so that the second does not include it.
 
 use super::session::{MAX_RESTORES, SessionState, TrainingSession};
-use mage_engine::{OptimStep, Result};
+use mage_engine::{Hint, OptimStep, Result};
 
 /// Relative difference of norms that rounding explains. A stale gradient has the weight of its sequences.
 const ROUNDING_TOLERANCE: f64 = 1e-5;
@@ -77,13 +77,13 @@ impl TrainingSession {
             self.client.http.status_log.log(mismatch_message(address, last, repeated));
             last = repeated;
         }
-        Err(self.client.http.error(format!(
+        let problem = format!(
             "optim_step: the first step of a new model differed {MAX_RESTORES} times in a row (last norm {}): \
              other runs leave gradients in its slots, or the engine is not reproducible. No step was recorded and \
-             checkpoints are unchanged: restart the server, which clears stale gradients, and resume from the last \
-             checkpoint (`mage train --resume RUN`)",
+             checkpoints are unchanged: restart the server, which clears stale gradients",
             last.map_or_else(|| "none".to_owned(), |norm| format!("{norm:.6e}"))
-        )))
+        );
+        Err(self.client.http.error(problem).with_hints(&[Hint::ResumeRun]))
     }
 }
 

@@ -13,8 +13,8 @@ use super::{
 };
 use crate::{Fingerprint, VllmPool};
 use mage_engine::{
-    Error, Loss, LossReport, Objective, OptimStep, Reduction, Result, StepReport, TokenForest, Trainer, TrainerCaps,
-    WeightVersion, WeightsId, WeightsName,
+    Error, Hint, Loss, LossReport, Objective, OptimStep, Reduction, Result, StepReport, TokenForest, Trainer,
+    TrainerCaps, WeightVersion, WeightsId, WeightsName,
 };
 use std::{
     path::{Path, PathBuf},
@@ -60,8 +60,9 @@ impl TinkerTrainer {
     pub fn connect(settings: TinkerSettings, pool: Option<Arc<VllmPool>>) -> Result<Self> {
         let client = TinkerClient::new(&settings.server)?;
         if pool.is_some() && !settings.backend.can_download_adapters() {
-            let hint = "its adapters cannot be downloaded; remove vllm.servers to sample on the training server";
-            return Err(Error::unsupported("push adapters to a pool from this backend", hint));
+            let reason = "its adapters cannot be downloaded";
+            return Err(Error::unsupported("push adapters to a pool from this backend", reason)
+                .with_hints(&[Hint::SampleOnTrainer]));
         }
         if let Some(warning) = client.http.security_warning() {
             client.http.status_log.log(warning);
@@ -74,12 +75,8 @@ impl TinkerTrainer {
             .map_err(|e| client.http.error(format!("cannot start the runtime: {e}")))?;
         let models = runtime.block_on(client.handshake())?;
         if !models.is_empty() && !models.contains(&settings.base_model) {
-            let problem = format!(
-                "the server offers {}, not `{}`: set tinker.base_model",
-                models.join(", "),
-                settings.base_model
-            );
-            return Err(client.http.error(problem));
+            let problem = format!("the server offers {}, not `{}`", models.join(", "), settings.base_model);
+            return Err(client.http.error(problem).with_hints(&[Hint::SetBaseModel]));
         }
         let calibration = match settings.calibrate {
             true => Some(runtime.block_on(calibrate(
@@ -178,15 +175,22 @@ impl Trainer for TinkerTrainer {
     fn optim_step(&mut self, step: &OptimStep) -> Result<StepReport> {
         step.check()?;
         if step.max_grad_norm > 0.0 && !self.caps.grad_clipping {
-            return Err(Error::unsupported("clip gradients", "set optim.max_grad_norm = 0"));
+            let reason = "the server's optimiser does not";
+            return Err(Error::unsupported("clip gradients", reason).with_hints(&[Hint::DisableGradClipping]));
         }
         let mut state = self.session.state();
         if self.session.settings.backend.has_fixed_optimizer() && state.steps == 0 {
-            self.session.client.http.status_log.log(format!(
-                "{} uses only the learning rate of requests: it must have been started with betas {} and {}, weight decay {} \
-                 and a maximum gradient norm of {}, as configured by `mage launch`",
-                self.session.client.http.address(), step.beta1, step.beta2, step.weight_decay, step.max_grad_norm
-            ));
+            let http = &self.session.client.http;
+            let line = format!(
+                "{} uses only the learning rate of requests: it must have been started with betas {} and {}, weight \
+                 decay {} and a maximum gradient norm of {}",
+                http.address(),
+                step.beta1,
+                step.beta2,
+                step.weight_decay,
+                step.max_grad_norm
+            );
+            http.status_log.log_with_hints(line, &[Hint::LaunchTrainer]);
         }
         let norm = self.session.with_restore(&mut state, async |model| {
             self.session.client.optim_step(model, model.next_seq(), step).await
@@ -207,7 +211,6 @@ impl Trainer for TinkerTrainer {
                     tensor: "the gradient on the server".to_owned(),
                     value: bad as f32,
                     steps: state.consecutive_skips,
-                    hint: "lower the learning rate, or look for extreme advantages or log-probs".to_owned(),
                 });
             }
             let (skipped_steps, steps) = (state.skipped, state.steps);
@@ -297,8 +300,10 @@ impl Trainer for TinkerTrainer {
                 // The server holds only the newest weights.
                 (None, None) => {}
                 _ => {
-                    let problem = "the checkpoint was written with another sampler; resume with the same vllm.servers, or without";
-                    return Err(Error::invalid(file.display().to_string(), problem));
+                    let reason = "the checkpoint was written with another sampler";
+                    return Err(
+                        Error::unsupported(format!("load {}", file.display()), reason).with_hints(&[Hint::KeepSampler])
+                    );
                 }
             }
             state.versions.insert(published.name, published.version);
@@ -340,7 +345,7 @@ impl Drop for TinkerTrainer {
                 let _ = tokio::time::timeout(timeout, self.session.client.unload_model(model)).await;
             }
             if let Some(pool) = &self.session.pool {
-                let _ = tokio::time::timeout(timeout, pool.withdraw()).await;
+                let _ = tokio::time::timeout(timeout, pool.unload_all_adapters()).await;
             }
         });
         if let Some(pool) = &self.session.pool {

@@ -141,7 +141,7 @@ mod tests {
     async fn finished_wait_is_not_logged() {
         let log = Arc::<Mutex<Vec<String>>>::default();
         let sink = Arc::clone(&log);
-        let status_log = StatusLog::new(move |line| sink.lock().unwrap().push(line.to_owned()));
+        let status_log = StatusLog::new(move |line, _| sink.lock().unwrap().push(line.to_owned()));
         let http = HttpClient::new("http://127.0.0.1:1", None, Timeouts::default(), status_log).unwrap();
         let (slow, limit) = (SlowThreshold::default(), Duration::from_millis(400));
         // Logged after a quarter and a half of the limit, and not at its end, which the attempt outlasts.

@@ -2,7 +2,7 @@
 //! none.
 
 use crate::http::client::HttpRequest;
-use mage_engine::{FinishReason, Result, SampleRequest, ScoreRequest};
+use mage_engine::{Error, FinishReason, Hint, Result, SampleRequest, ScoreRequest};
 use serde::{Deserialize, Serialize};
 
 /// A completion request, serialised directly: thousands are in flight at once.
@@ -143,7 +143,9 @@ fn check_logprob(logprob: Option<f32>) -> std::result::Result<f32, String> {
 /// Rejects score requests with action masks.
 pub(super) fn check_score(request: &ScoreRequest) -> Result<()> {
     match request.allowed.iter().any(Option::is_some) {
-        true => Err(mage_engine::Error::unsupported("score with action masks", "set play.mask_actions = false")),
+        true => {
+            Err(Error::unsupported("score with action masks", "vLLM has none").with_hints(&[Hint::DisableActionMasks]))
+        }
         false => Ok(()),
     }
 }

@@ -10,7 +10,7 @@ use super::{
     version_registry::{PushError, VersionRegistry},
 };
 use crate::http::client::HttpError;
-use mage_engine::Error;
+use mage_engine::{Error, Hint};
 use std::{
     sync::{Arc, atomic::Ordering},
     time::Duration,
@@ -44,7 +44,7 @@ pub(super) struct ServerHealth {
     /// Time of the last probe, or when it became unhealthy.
     last_probe: Instant,
     /// Times marked unhealthy since it last worked for a while.
-    strikes: u32,
+    times_unhealthy: u32,
     /// Consecutive failed responses.
     failures: u32,
     /// Start of the current series of failures.
@@ -73,7 +73,7 @@ impl ServerHealth {
         ServerHealth {
             probing: false,
             last_probe: now,
-            strikes: 0,
+            times_unhealthy: 0,
             failures: 0,
             failing_since: None,
             failure_logged: false,
@@ -97,9 +97,9 @@ impl ServerHealth {
         self.last_success > then
     }
 
-    /// Probe interval, given the interval `base` of servers without strikes.
+    /// Probe interval, given the interval `base` of servers that were not unhealthy.
     fn probe_interval(&self, base: Duration) -> Duration {
-        match self.strikes {
+        match self.times_unhealthy {
             0 | 1 => base,
             many => base
                 .max(PROBE_INTERVAL)
@@ -114,16 +114,19 @@ impl ServerHealth {
 pub(super) struct ServerFault {
     engine: String,
     reason: String,
+    hints: &'static [Hint],
     /// Whether it rejects pushes; otherwise its fingerprint differs.
     rejects: bool,
 }
 
 impl ServerFault {
     fn new(e: Error, server: &Server, rejects: bool) -> Self {
-        match e {
-            Error::Engine { engine, reason } => ServerFault { engine, reason, rejects },
-            other => ServerFault { engine: server.http.address().to_owned(), reason: other.to_string(), rejects },
-        }
+        let hints = e.hints();
+        let (engine, reason) = match e {
+            Error::Engine { engine, reason, .. } => (engine, reason),
+            other => (server.http.address().to_owned(), other.to_string()),
+        };
+        ServerFault { engine, reason, hints, rejects }
     }
 }
 
@@ -140,22 +143,28 @@ impl Drop for ProbeGuard {
 }
 
 impl VersionRegistry {
-    /// Marks a server unhealthy until a probe succeeds. `line` is logged the first time.
-    pub(super) fn mark_unhealthy(&self, server: &Server, problem: &str, line: impl FnOnce(&str) -> String) {
+    /// Marks a server unhealthy until a probe succeeds. `line` is logged the first time, with `hints`.
+    pub(super) fn mark_unhealthy(
+        &self,
+        server: &Server,
+        problem: &str,
+        hints: &[Hint],
+        line: impl FnOnce(&str) -> String,
+    ) {
         if !server.healthy.swap(false, Ordering::SeqCst) {
             return;
         }
         let address = server.http.address();
-        let strikes = {
+        let times_unhealthy = {
             let mut health = server.health();
             health.last_probe = Instant::now();
-            health.strikes += 1;
+            health.times_unhealthy += 1;
             health.last_problem = problem.to_owned();
             health.failure_logged = false;
-            health.strikes
+            health.times_unhealthy
         };
-        match strikes {
-            1 => self.settings.status_log.log(line(address)),
+        match times_unhealthy {
+            1 => self.settings.status_log.log_with_hints(line(address), hints),
             2 => self
                 .settings
                 .status_log
@@ -201,10 +210,10 @@ impl VersionRegistry {
         health.late_logged_at = Some(Instant::now());
         drop(health);
         let (address, seconds) = (server.http.address(), timeout.as_secs_f64());
-        self.settings.status_log.log(format!(
-            "{address} is healthy but did not respond to a request within {seconds:.0} s; retrying with twice the timeout \
-             (if responses take this long, increase vllm.request_timeout)"
-        ));
+        let line = format!(
+            "{address} is healthy but did not respond to a request within {seconds:.0} s; retrying with twice the timeout"
+        );
+        self.settings.status_log.log_with_hints(line, &[Hint::IncreaseRequestTimeout]);
     }
 
     /// Records a successful request.
@@ -216,8 +225,9 @@ impl VersionRegistry {
             let line = format!("{} works again after {:.0} s", server.http.address(), since.elapsed().as_secs_f64());
             self.settings.status_log.log(line);
         }
-        if health.strikes > 0 && health.last_probe.elapsed() >= STABLE_TIME.min(self.settings.timeouts.attempt) {
-            let recovered = std::mem::take(&mut health.strikes) > 1;
+        if health.times_unhealthy > 0 && health.last_probe.elapsed() >= STABLE_TIME.min(self.settings.timeouts.attempt)
+        {
+            let recovered = std::mem::take(&mut health.times_unhealthy) > 1;
             drop(health);
             if recovered {
                 self.settings.status_log.log(format!("{} works again", server.http.address()));
@@ -251,7 +261,7 @@ impl VersionRegistry {
                 let mut health = server.health();
                 (health.fault, health.slow_logged, health.recovered_at) = (None, false, Instant::now());
                 // An idle server's probe is not logged.
-                let log = health.strikes < 2 && (!was_idle || pushed > 0);
+                let log = health.times_unhealthy < 2 && (!was_idle || pushed > 0);
                 health.last_problem.clear();
                 drop(health);
                 if log {
@@ -263,13 +273,15 @@ impl VersionRegistry {
             Err(PushError::Rejected(e)) => (e.to_string(), Some(ServerFault::new(e, server, true))),
             Err(PushError::Mismatch(e)) => (e.to_string(), Some(ServerFault::new(e, server, false))),
         };
+        let hints = fault.as_ref().map_or(&[][..], |fault| fault.hints);
         let mut health = server.health();
         health.fault = fault;
         // Each problem is logged once.
         let is_new = std::mem::replace(&mut health.last_problem, problem.clone()) != problem;
         drop(health);
         if is_new {
-            self.settings.status_log.log(format!("{address} responds but gets no requests: {problem}"));
+            let line = format!("{address} responds but gets no requests: {problem}");
+            self.settings.status_log.log_with_hints(line, hints);
         }
     }
 }
@@ -355,8 +367,8 @@ impl VllmPool {
         }
         let found: Vec<ServerFault> = self.servers.iter().filter_map(|s| s.health().fault.clone()).collect();
         let all_reject = found.len() == self.servers.len();
-        let ServerFault { engine, reason, .. } = found.into_iter().find(|fault| all_reject || !fault.rejects)?;
-        Some(Error::Engine { engine, reason })
+        let fault = found.into_iter().find(|fault| all_reject || !fault.rejects)?;
+        Some(Error::engine(fault.engine, fault.reason).with_hints(fault.hints))
     }
 
     /// Last problems of all servers.

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{ApiKey, Service, StatusLog, http::client::Timeouts};
 use mage_engine::{
-    BoxFuture, Error, LogprobsMode, Result, Sample, SampleRequest, Sampler, SamplerCaps, ScoreRequest, Scores,
+    BoxFuture, Error, Hint, LogprobsMode, Result, Sample, SampleRequest, Sampler, SamplerCaps, ScoreRequest, Scores,
     WeightVersion, WeightsId, WeightsName,
 };
 use std::{
@@ -133,34 +133,18 @@ impl VllmPool {
         self.servers.iter().map(status).collect()
     }
 
-    /// Stops new requests to a server and waits until those in flight are done, for at most the operation timeout. The
-    /// server may then be stopped.
-    pub async fn drain(&self, address: &str) -> Result<()> {
-        self.drain_within(address, self.registry.settings.timeouts.operation).await
-    }
-
-    /// Like [`drain`](Self::drain) with a timeout.
-    pub(super) async fn drain_within(&self, address: &str, limit: Duration) -> Result<()> {
-        let server = self.find(address)?;
+    /// Stops new requests to a server and waits until those in flight are done, for at most `limit`.
+    pub(super) async fn drain(&self, server: &Server, limit: Duration) -> Result<()> {
         server.draining.store(true, Ordering::SeqCst);
         let started = Instant::now();
         while server.in_flight.load(Ordering::SeqCst) > 0 {
             if started.elapsed() > limit {
                 let left = server.in_flight.load(Ordering::SeqCst);
                 let problem = format!("{left} requests are still in flight after {:.0} s", limit.as_secs_f64());
-                return Err(self.registry.error(format!("{address}: draining: {problem}")));
+                return Err(self.registry.error(format!("{}: draining: {problem}", server.http.address())));
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        Ok(())
-    }
-
-    /// Enables requests to a drained server.
-    pub fn undrain(&self, address: &str) -> Result<()> {
-        let server = self.find(address)?;
-        // It may have changed meanwhile: probe it first.
-        server.healthy.store(false, Ordering::SeqCst);
-        server.draining.store(false, Ordering::SeqCst);
         Ok(())
     }
 
@@ -229,8 +213,8 @@ impl Sampler for VllmPool {
         Box::pin(async move {
             request.check(self.registry.settings.vocab_size, self.caps.max_seq_len)?;
             if request.allowed.is_some() {
-                let hint = "set play.mask_actions = false";
-                return Err(Error::unsupported("sample with action masks", hint));
+                return Err(Error::unsupported("sample with action masks", "vLLM has none")
+                    .with_hints(&[Hint::DisableActionMasks]));
             }
             if !request.params.stop_texts.is_empty() {
                 return Err(Error::unsupported("use stop texts", "use stop token ids"));

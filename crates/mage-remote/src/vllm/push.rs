@@ -113,9 +113,14 @@ impl VllmPool {
                     self.registry.record_success(server);
                     took.push(server);
                 }
-                Err(PushError::Unavailable(problem)) => self.registry.mark_unhealthy(server, &problem, |address| {
-                    format!("{address} did not load {} ({problem}); it is reconciled when it recovers", version.label)
-                }),
+                Err(PushError::Unavailable(problem)) => {
+                    self.registry.mark_unhealthy(server, &problem, &[], |address| {
+                        format!(
+                            "{address} did not load {} ({problem}); it is reconciled when it recovers",
+                            version.label
+                        )
+                    });
+                }
                 Err(PushError::Rejected(e)) => rejected.push((server, e)),
                 Err(PushError::Mismatch(e)) => error = error.or(Some(e)),
             }
@@ -126,7 +131,7 @@ impl VllmPool {
         let Some(error) = error else {
             for (server, e) in rejected {
                 let problem = e.to_string();
-                self.registry.mark_unhealthy(server, &problem, |address| {
+                self.registry.mark_unhealthy(server, &problem, e.hints(), |address| {
                     format!("{address} rejected {}, which others accepted ({problem}); it gets no requests until it accepts it", version.label)
                 });
             }
@@ -179,7 +184,7 @@ impl VllmPool {
     }
 
     /// Unloads all adapters from the servers, after all sampling has ended.
-    pub async fn withdraw(&self) {
+    pub async fn unload_all_adapters(&self) {
         let all: Vec<PublishedVersion> = {
             let mut versions = self.registry.versions();
             versions.values_mut().flat_map(|all| all.extract_if(.., |r| r.is_adapter())).collect()
@@ -223,8 +228,7 @@ impl VllmPool {
         self.registry.base_replaced.store(true, Ordering::SeqCst);
         let (mut took, mut error) = (0, None);
         for server in all {
-            let was_draining = server.draining.load(Ordering::SeqCst);
-            let result = match self.drain_within(server.http.address(), self.registry.settings.timeouts.outage).await {
+            let result = match self.drain(server, self.registry.settings.timeouts.outage).await {
                 Ok(()) => self.push(server, &version).await,
                 Err(e) => Err(PushError::Unavailable(e.to_string())),
             };
@@ -233,15 +237,17 @@ impl VllmPool {
                     self.registry.record_success(server);
                     took += 1;
                 }
-                Err(PushError::Unavailable(problem)) => self.registry.mark_unhealthy(server, &problem, |address| {
-                    format!("{address} did not load {} ({problem}); it gets them when it recovers", version.label)
-                }),
+                Err(PushError::Unavailable(problem)) => {
+                    self.registry.mark_unhealthy(server, &problem, &[], |address| {
+                        format!("{address} did not load {} ({problem}); it gets them when it recovers", version.label)
+                    });
+                }
                 Err(PushError::Rejected(e) | PushError::Mismatch(e)) => {
                     server.healthy.store(false, Ordering::SeqCst);
                     error = error.or(Some(e));
                 }
             }
-            server.draining.store(was_draining, Ordering::SeqCst);
+            server.draining.store(false, Ordering::SeqCst);
         }
         match error {
             Some(error) => Err(error),
@@ -268,7 +274,7 @@ impl VllmPool {
     /// Fingerprint of the base model on a server.
     pub async fn base_fingerprint(&self, address: &str) -> Result<Fingerprint> {
         let found = self.find(address)?.fingerprint(&self.registry.settings.model).await;
-        found.map_err(|e| self.registry.error(format!("{address}: {}", e.text())))
+        found.map_err(|e| self.registry.request_error(address, &e))
     }
 
     /// Models and adapters of each server.
@@ -284,7 +290,8 @@ impl VllmPool {
                     error.text()
                 ))),
             };
-            out.push((address.clone(), found.map_err(|e| self.registry.error(format!("{address}: {}", e.text())))));
+            let found = found.map_err(|e| self.registry.request_error(&address, &e));
+            out.push((address, found));
         }
         out
     }
@@ -293,7 +300,7 @@ impl VllmPool {
     pub async fn tokenize(&self, address: &str, text: &str) -> Result<Vec<u32>> {
         let server = self.find(address)?;
         let found = server.tokenize(&self.registry.settings.model, text).await;
-        found.map_err(|e| self.registry.error(format!("{address}: {}", e.text())))
+        found.map_err(|e| self.registry.request_error(address, &e))
     }
 
     /// A name never used on any server: loaded names stay in caches, and a shared server may have another `policy@17`.

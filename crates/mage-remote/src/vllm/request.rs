@@ -135,15 +135,16 @@ impl VllmPool {
                 HttpError::Rejected(StatusCode::NOT_FOUND, problem) if attempts.lost < MAX_LOST_ADAPTERS => {
                     attempts.lost += 1;
                     if is_current {
-                        self.registry.mark_unhealthy(&server, &problem, |address| {
+                        self.registry.mark_unhealthy(&server, &problem, &[], |address| {
                             format!("{address} lost an adapter ({problem}); pushing it again")
                         });
                     }
                     self.probe_due(Duration::ZERO);
                 }
-                HttpError::Rejected(..) | HttpError::Permanent(_) => {
+                HttpError::Rejected(..) | HttpError::Permanent(..) => {
+                    let hints = error.hints();
                     if attempts.record_rejection(&server, error, self.servers.len()) {
-                        return Err(self.registry.error(format!("{what}: {first}")));
+                        return Err(self.registry.error(format!("{what}: {first}")).with_hints(hints));
                     }
                 }
                 HttpError::NotReady(_) if sent_at.elapsed() >= timeout => {
@@ -170,7 +171,7 @@ impl VllmPool {
                     attempts.wait(tokio::time::sleep(backoff(pauses, None, seed))).await;
                 }
                 HttpError::Unreachable(problem) if is_current => {
-                    self.registry.mark_unhealthy(&server, &problem, |address| {
+                    self.registry.mark_unhealthy(&server, &problem, &[], |address| {
                         format!("{address} is unreachable ({problem}); retrying for up to {limit:.0} s")
                     });
                 }
@@ -190,7 +191,7 @@ impl VllmPool {
         }
         if mostly_fails && is_current {
             let (state, problem) = (error.description(), error.text());
-            self.registry.mark_unhealthy(server, &problem, |address| {
+            self.registry.mark_unhealthy(server, &problem, &[], |address| {
                 format!("{address} {state} ({problem}); using other servers until it recovers")
             });
         }
@@ -200,7 +201,7 @@ impl VllmPool {
     fn mark_rejecters_unhealthy(&self, rejections: &[(Arc<Server>, HttpError)], accepted_by: &Server) {
         for (server, error) in rejections {
             let (problem, other) = (error.text(), accepted_by.http.address());
-            self.registry.mark_unhealthy(server, &problem, |address| {
+            self.registry.mark_unhealthy(server, &problem, error.hints(), |address| {
                 format!("{address} rejects what {other} accepts ({problem}); using other servers until it recovers")
             });
         }

@@ -12,7 +12,7 @@ use crate::{
     http::client::{HttpClient, HttpError, HttpRequest},
     http::retry::backoff,
 };
-use mage_engine::{Result, SampleRequest};
+use mage_engine::{Hint, Result, SampleRequest};
 use mage_rng::Seed;
 use rand::RngExt;
 use reqwest::StatusCode;
@@ -103,7 +103,7 @@ impl Server {
             let sent_at = Instant::now();
             let error = match work().await {
                 Ok(value) => return Ok(value),
-                Err(error @ (HttpError::Rejected(..) | HttpError::Permanent(_))) => return Err(error),
+                Err(error @ (HttpError::Rejected(..) | HttpError::Permanent(..))) => return Err(error),
                 Err(error) => error,
             };
             // Any response shows that the server is reachable.
@@ -262,8 +262,8 @@ impl Server {
     pub(super) async fn list_models(&self) -> std::result::Result<Vec<ServedModel>, HttpError> {
         let list = match self.send_json(&HttpRequest::get("v1/models")).await {
             Err(HttpError::Rejected(StatusCode::NOT_FOUND, text)) => {
-                let found = Service::Vllm.describe_wrong_server(&self.http).await;
-                return Err(HttpError::Rejected(StatusCode::NOT_FOUND, format!("{found} ({text})")));
+                let (found, hints) = Service::Vllm.describe_wrong_server(&self.http).await;
+                return Err(HttpError::Permanent(format!("{found} ({text})"), hints));
             }
             response => response?,
         };
@@ -295,17 +295,18 @@ impl Server {
                 // Listing models detects another kind of server.
                 self.list_models().await?;
                 // A server with LoRA enabled did not find the directory.
-                let hint = match text.contains("lora") || text.contains("adapter") {
-                    true => format!(
-                        ": the server must see {} under the same path and be able to read it; set vllm.adapter_dir to a directory \
-                         that both machines share",
-                        dir.display()
-                    ),
-                    false => {
-                        ": start the server with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True".to_owned()
+                let (needed, hints): (_, &[Hint]) = match text.contains("lora") || text.contains("adapter") {
+                    true => {
+                        let dir = dir.display();
+                        let needed = format!("the server must see {dir} under the same path and be able to read it");
+                        (needed, &[Hint::ShareAdapterDir])
                     }
+                    false => (
+                        "start the server with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True".to_owned(),
+                        &[],
+                    ),
                 };
-                Err(HttpError::Rejected(StatusCode::NOT_FOUND, format!("{text}{hint}")))
+                Err(HttpError::Permanent(format!("{}: {text}: {needed}", StatusCode::NOT_FOUND), hints))
             }
             Err(error) => Err(error),
         }

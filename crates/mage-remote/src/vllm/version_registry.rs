@@ -195,14 +195,19 @@ impl VersionRegistry {
 
     fn push_error(&self, error: HttpError, what: String) -> PushError {
         match error {
-            HttpError::Rejected(..) | HttpError::Permanent(_) => {
-                PushError::Rejected(self.error(format!("{what}: {}", error.text())))
+            HttpError::Rejected(..) | HttpError::Permanent(..) => {
+                PushError::Rejected(self.request_error(&what, &error))
             }
             transient => PushError::Unavailable(transient.text()),
         }
     }
 
     pub(super) fn error(&self, reason: String) -> Error {
-        Error::Engine { engine: "vllm".to_owned(), reason }
+        Error::engine("vllm", reason)
+    }
+
+    /// The error of a failed request `what`.
+    pub(super) fn request_error(&self, what: &str, error: &HttpError) -> Error {
+        self.error(format!("{what}: {}", error.text())).with_hints(error.hints())
     }
 }

@@ -22,11 +22,15 @@ use tokio::runtime::Runtime;
 /// Captured log lines.
 pub(crate) type LogLines = Arc<Mutex<Vec<String>>>;
 
-/// A status log and the lines it captures.
+/// A status log and the lines it captures, each followed by its hints.
 pub(crate) fn capture_log() -> (StatusLog, LogLines) {
     let lines = LogLines::default();
     let sink = Arc::clone(&lines);
-    (StatusLog::new(move |line| sink.lock().unwrap().push(line.to_owned())), lines)
+    let listener = move |line: &str, hints: &[_]| {
+        let hints = if hints.is_empty() { String::new() } else { format!(" {hints:?}") };
+        sink.lock().unwrap().push(format!("{line}{hints}"));
+    };
+    (StatusLog::new(listener), lines)
 }
 
 /// A runtime for synchronous tests.

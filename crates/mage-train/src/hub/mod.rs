@@ -4,14 +4,10 @@
 //! folder), `HF_TOKEN` (private models), `HF_HUB_OFFLINE` (cache only), `HF_ENDPOINT` (another hub),
 //! `HF_HUB_ETAG_TIMEOUT` (seconds before the cache is used instead).
 
+mod download;
+
 use crate::{Result, run_dir::ModelAddress};
-use hf_hub::{
-    Repo, RepoType,
-    api::{
-        RepoInfo,
-        sync::{Api, ApiBuilder, ApiError},
-    },
-};
+use download::{DownloadError, Downloader};
 use mage_engine::{Error, Renderer};
 use mage_native::{Config, ModelDescription, NativeAdapter, NativeModel};
 use std::{
@@ -148,10 +144,10 @@ impl Hub {
                 Error::invalid(text, problem).into()
             });
         }
-        match self.fetch(&name, weights) {
+        match Downloader::new(self).and_then(|downloader| downloader.snapshot(&name, weights)) {
             Ok(dir) => Ok(dir),
             // Without a connection, use the cached snapshot.
-            Err(e) => match self.cached(&name, weights).filter(|_| unreachable(&e)) {
+            Err(e) => match self.cached(&name, weights).filter(|_| e.is_transient()) {
                 Some(dir) => Ok(dir),
                 None => Err(Error::invalid(text, self.error_message(&e)).into()),
             },
@@ -160,7 +156,7 @@ impl Hub {
 
     /// The complete snapshot of a revision in the cache.
     fn cached(&self, name: &HubName, weights: bool) -> Option<PathBuf> {
-        let repo = self.cache.join(name.repo(&name.revision).folder_name());
+        let repo = self.cache.join(name.folder());
         let commit = fs::read_to_string(repo.join("refs").join(&name.revision));
         let commit = commit.map_or_else(|_| name.revision.clone(), |c| c.trim().to_owned());
         let dir = repo.join("snapshots").join(commit);
@@ -169,32 +165,9 @@ impl Hub {
         (complete_model() || (has("adapter_config.json") && has("adapter_model.safetensors"))).then_some(dir)
     }
 
-    /// Downloads the missing files of a revision, all from one commit.
-    fn fetch(&self, name: &HubName, weights: bool) -> std::result::Result<PathBuf, ApiError> {
-        let builder = ApiBuilder::from_cache(hf_hub::Cache::new(self.cache.clone()));
-        let builder = builder.with_endpoint(self.endpoint.trim_end_matches('/').to_owned());
-        let api: Api = builder.with_token(self.token.clone()).with_progress(self.progress).with_retries(3).build()?;
-        // The client has no timeouts of its own; the metadata request shows whether the hub is reachable.
-        let request = api.repo(name.repo(&name.revision)).info_request();
-        let response = request.config().timeout_global(Some(self.metadata_timeout)).build().call();
-        let info: RepoInfo = response.and_then(|mut r| r.body_mut().read_json()).map_err(Box::new)?;
-        if !info.sha.bytes().all(|b| b.is_ascii_hexdigit()) || info.sha.is_empty() {
-            return Err(ApiError::InvalidHeader("sha"));
-        }
-        let repo = api.repo(name.repo(&info.sha));
-        let mut dir = None;
-        for file in info.siblings.iter().map(|s| s.rfilename.as_str()).filter(|f| is_model_file(f, weights)) {
-            dir = repo.get(file)?.parent().map(Path::to_owned);
-        }
-        let cache = hf_hub::Cache::new(self.cache.clone());
-        cache.repo(name.repo(&name.revision)).create_ref(&info.sha)?;
-        dir.ok_or(ApiError::MissingHeader("a config.json or safetensors file among its files"))
-    }
-
     /// Error message, with the token removed even if the server repeated it.
-    fn error_message(&self, e: &ApiError) -> String {
-        let status = status(e);
-        let problem = match status {
+    fn error_message(&self, e: &DownloadError) -> String {
+        let problem = match e.status() {
             Some(401 | 403) if self.token.is_some() => "the Hub denies access with this HF_TOKEN".to_owned(),
             Some(401 | 403) => "the Hub denies anonymous access; set HF_TOKEN, or check the name".to_owned(),
             Some(404) => format!("{} has no such model or revision", self.endpoint),
@@ -228,25 +201,6 @@ fn has_weights(dir: &Path) -> bool {
     files.into_iter().any(|f| f.file_name().to_string_lossy().ends_with(".safetensors"))
 }
 
-fn status(e: &ApiError) -> Option<u16> {
-    match e {
-        ApiError::RequestError(e) => match **e {
-            ureq::Error::StatusCode(code) => Some(code),
-            _ => None,
-        },
-        ApiError::TooManyRetries(e) => status(e),
-        _ => None,
-    }
-}
-
-/// Whether the Hub was unreachable, as opposed to a refusal.
-fn unreachable(e: &ApiError) -> bool {
-    match status(e) {
-        Some(code) => code >= 500 || code == 429,
-        None => matches!(e, ApiError::RequestError(_) | ApiError::IoError(_) | ApiError::TooManyRetries(_)),
-    }
-}
-
 /// The parts of `org/name@revision`.
 #[derive(Debug, PartialEq, Eq)]
 struct HubName {
@@ -266,8 +220,14 @@ impl HubName {
         valid.then(|| HubName { id: id.to_owned(), revision: revision.to_owned() })
     }
 
-    fn repo(&self, revision: &str) -> Repo {
-        Repo::with_revision(self.id.clone(), RepoType::Model, revision.to_owned())
+    /// The parts of the id.
+    fn parts(&self) -> Vec<&str> {
+        self.id.split('/').collect()
+    }
+
+    /// Folder in the cache.
+    fn folder(&self) -> String {
+        format!("models--{}", self.parts().join("--"))
     }
 }
 

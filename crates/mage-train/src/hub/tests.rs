@@ -44,7 +44,36 @@ fn files(dir: &Path) -> HashMap<String, Vec<u8>> {
     fs::read_dir(dir).unwrap().map(|e| entry(e.unwrap())).collect()
 }
 
-/// Serves repositories by name. `private/…` requires the token. Every response repeats the headers of its request.
+/// A request: method, path and headers.
+struct Received {
+    method: String,
+    path: String,
+    headers: HashMap<String, String>,
+}
+
+impl Received {
+    fn read(stream: &TcpStream) -> Self {
+        let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+        let line = lines.next().and_then(std::result::Result::ok).unwrap_or_default();
+        let mut words = line.split(' ').map(str::to_owned);
+        let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let lines = lines.map_while(|l| l.ok().filter(|l| !l.is_empty()));
+        let headers = lines.filter_map(|l| l.split_once(": ").map(|(n, v)| (n.to_lowercase(), v.to_owned()))).collect();
+        Received { method, path, headers }
+    }
+
+    fn has_token(&self) -> bool {
+        self.headers.get("authorization").is_some_and(|a| a == &format!("Bearer {TOKEN}"))
+    }
+}
+
+/// A response; `more` are further header lines.
+fn reply(status: &str, more: &str, body: &[u8]) -> Vec<u8> {
+    let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n{more}\r\n", body.len());
+    [head.as_bytes(), body].concat()
+}
+
+/// A server on loopback; `requests` are the paths of `GET` requests.
 struct HubServer {
     address: String,
     requests: Arc<Mutex<Vec<String>>>,
@@ -53,7 +82,12 @@ struct HubServer {
 }
 
 impl HubServer {
+    /// Serves repositories by name. `private/…` requires the token. Every error repeats the headers of its request.
     fn start(repos: HashMap<String, HashMap<String, Vec<u8>>>) -> Self {
+        Self::with(move |request| respond(request, &repos))
+    }
+
+    fn with(respond: impl Fn(&Received) -> Vec<u8> + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
         let (requests, stop) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
@@ -63,7 +97,12 @@ impl HubServer {
                 if end.load(Ordering::SeqCst) {
                     return;
                 }
-                respond(stream.unwrap(), &repos, &log);
+                let mut stream = stream.unwrap();
+                let request = Received::read(&stream);
+                if request.method == "GET" {
+                    log.lock().unwrap().push(request.path.clone());
+                }
+                let _ = stream.write_all(&respond(&request));
             }
         });
         HubServer { address, requests, stop, thread: Some(thread) }
@@ -78,27 +117,15 @@ impl Drop for HubServer {
     }
 }
 
-fn respond(mut stream: TcpStream, repos: &HashMap<String, HashMap<String, Vec<u8>>>, log: &Mutex<Vec<String>>) {
-    let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
-    let path = lines.next().unwrap().unwrap().split(' ').nth(1).unwrap().to_owned();
-    let mut headers = HashMap::new();
-    for line in lines.map_while(|l| l.ok().filter(|l| !l.is_empty())) {
-        let (name, value) = line.split_once(": ").unwrap();
-        headers.insert(name.to_lowercase(), value.to_owned());
-    }
-    log.lock().unwrap().push(path.clone());
+fn respond(request: &Received, repos: &HashMap<String, HashMap<String, Vec<u8>>>) -> Vec<u8> {
+    let (path, headers, authorised) = (&request.path, &request.headers, request.has_token());
     let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
-    let authorised = headers.get("authorization").is_some_and(|a| a == &format!("Bearer {TOKEN}"));
     let (id, rest): (String, &[&str]) = match &parts[..] {
         ["api", "models", org, name, rest @ ..] => (format!("{org}/{name}"), rest),
         [org, name, rest @ ..] => (format!("{org}/{name}"), rest),
         _ => (String::new(), &[]),
     };
-    let reply = |status: &str, more: &str, body: &[u8]| {
-        let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n{more}\r\n", body.len());
-        [head.as_bytes(), body].concat()
-    };
-    let response = match (repos.get(&id), rest) {
+    match (repos.get(&id), rest) {
         (Some(_), _) if id.starts_with("private/") && !authorised => reply("401 Unauthorized", "", b""),
         (Some(repo), ["revision", "main" | COMMIT]) => {
             let names: Vec<_> = repo.keys().map(|n| serde_json::json!({ "rfilename": n })).collect();
@@ -118,8 +145,7 @@ fn respond(mut stream: TcpStream, repos: &HashMap<String, HashMap<String, Vec<u8
             reply("206 Partial Content", &more, &body[from..to])
         }
         _ => reply("404 Not Found", "", format!("nothing for {headers:?}").as_bytes()),
-    };
-    let _ = stream.write_all(&response);
+    }
 }
 
 fn hub(cache: &Path, endpoint: &str) -> Hub {
@@ -251,4 +277,112 @@ fn local_folders_take_precedence() {
     assert_eq!(offline.folder(dir.path().to_str().unwrap()).unwrap(), dir.path());
     let error = offline.folder("no such folder").unwrap_err().to_string();
     assert!(error.contains("no such folder") && error.contains("org/name"), "{error}");
+}
+
+/// Serves one model with only a configuration, whose requests `resolve` answers.
+fn mirror(resolve: impl Fn(&Received) -> Vec<u8> + Send + 'static) -> HubServer {
+    HubServer::with(move |request| match request.path.starts_with("/api/models/") {
+        true => {
+            let info = serde_json::json!({ "siblings": [{ "rfilename": "config.json" }], "sha": COMMIT });
+            reply("200 OK", "", info.to_string().as_bytes())
+        }
+        false => resolve(request),
+    })
+}
+
+/// Downloads from a mirror; returns the error and the files of the cache.
+fn refused(server: &HubServer, cache: &Path) -> (String, Vec<String>) {
+    let hub = Hub { token: Some(TOKEN.to_owned()), ..hub(cache, &server.address) };
+    let error = hub.folder("org/tiny").unwrap_err().to_string();
+    let blobs = fs::read_dir(cache.join("models--org--tiny/blobs")).into_iter().flatten().flatten();
+    (error, blobs.map(|e| e.file_name().into_string().unwrap()).collect())
+}
+
+#[test]
+fn headers_of_a_mirror_never_name_other_files() {
+    let outside = tempfile::tempdir().unwrap();
+    let (cache, victim) = (outside.path().join("cache"), outside.path().join("victim.txt"));
+    fs::write(&victim, "precious").unwrap();
+    for etag in [victim.to_str().unwrap(), "../../../victim.txt", "..", "a/b", "a\\b", "", ".hidden"] {
+        let etag = etag.to_owned();
+        let server = mirror(move |_| {
+            reply("200 OK", &format!("ETag: \"{etag}\"\r\nX-Repo-Commit: /elsewhere\r\n"), b"overwritten")
+        });
+        let (error, blobs) = refused(&server, &cache);
+        assert!(error.contains("not a plain name") && blobs.is_empty(), "{error} {blobs:?}");
+    }
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+    assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1, "nothing was written");
+}
+
+#[test]
+fn the_token_is_sent_to_the_hub_only() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&seen);
+    let storage = HubServer::with(move |request| {
+        log.lock().unwrap().push(request.has_token() || format!("{:?}", request.headers).contains(TOKEN));
+        reply("200 OK", "ETag: \"0123abcd\"\r\n", b"{}")
+    });
+    let location = format!("Location: {}/storage\r\n", storage.address);
+    let server = mirror(move |request| {
+        assert!(request.has_token());
+        reply("302 Found", &location, b"")
+    });
+    let cache = tempfile::tempdir().unwrap();
+    let hub = Hub { token: Some(TOKEN.to_owned()), ..hub(cache.path(), &server.address) };
+    let dir = hub.folder("org/tiny").unwrap();
+    assert_eq!(fs::read(dir.join("config.json")).unwrap(), b"{}");
+    assert_eq!(*seen.lock().unwrap(), [false, false], "metadata and content");
+}
+
+#[test]
+fn contents_with_another_size_or_hash_are_refused() {
+    let hash = "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"; // of `{}`
+    let cases: [(&str, &[u8], &str); 4] = [
+        (hash, b"{}", ""),
+        (hash, b"[]", "SHA-256"),
+        ("0123abcd", b"{", "after 1 of 2 bytes"),
+        ("0123abcd", b"{} ", "more than the 2 bytes"),
+    ];
+    for (etag, body, problem) in cases {
+        let server = mirror(move |request| {
+            let stated = format!("X-Linked-ETag: \"{etag}\"\r\nX-Linked-Size: 2\r\n");
+            reply("200 OK", &stated, if request.method == "HEAD" { b"" } else { body })
+        });
+        let cache = tempfile::tempdir().unwrap();
+        if problem.is_empty() {
+            hub(cache.path(), &server.address).folder("org/tiny").unwrap();
+            continue;
+        }
+        let (error, blobs) = refused(&server, cache.path());
+        assert!(error.contains(problem) && !blobs.iter().any(|name| name == etag), "{error} {blobs:?}");
+    }
+}
+
+#[test]
+fn redirects_are_bounded() {
+    for (location, problem) in [
+        ("Location: /again\r\n", "more than 5 redirects"),
+        ("", "redirects to no valid address"),
+        ("Location: file:///etc/passwd\r\n", "redirects to no valid address"),
+    ] {
+        let server = mirror(move |_| reply("302 Found", location, b""));
+        let cache = tempfile::tempdir().unwrap();
+        let (error, _) = refused(&server, cache.path());
+        assert!(error.contains(problem), "{error}");
+    }
+}
+
+#[test]
+fn an_interrupted_download_continues() {
+    let server = mirror(|request| {
+        let stated = "X-Linked-ETag: \"0123abcd\"\r\nX-Linked-Size: 4\r\n";
+        match request.headers.get("range").map(String::as_str) {
+            Some("bytes=2-") => reply("206 Partial Content", stated, b"cd"),
+            _ => reply("200 OK", stated, b"ab"),
+        }
+    });
+    let cache = tempfile::tempdir().unwrap();
+    let dir = hub(cache.path(), &server.address).folder("org/tiny").unwrap();
+    assert_eq!(fs::read(dir.join("config.json")).unwrap(), b"abcd");
 }

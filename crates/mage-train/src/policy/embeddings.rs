@@ -15,7 +15,7 @@ impl Embeddings for EndpointEmbeddings {
         let all: Vec<&str> = std::iter::once(query).chain(documents.iter().copied()).collect();
         let vectors = self.0.embed(&all).map_err(|e| Error::Embeddings {
             rejected: matches!(e, mage_engine::Error::Rejected { .. }),
-            problem: e.to_string(),
+            problem: crate::explain(&e),
         })?;
         Ok(vectors[1..].iter().map(|d| cosine(&vectors[0], d)).collect())
     }

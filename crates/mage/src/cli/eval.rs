@@ -4,7 +4,6 @@ use super::{TaskSelection, at_least_one, seconds};
 use crate::output::write_stderr;
 use clap::Args;
 use mage_native::Device;
-use mage_remote::StatusLog;
 use mage_train::engines::SamplerOptions;
 use std::path::PathBuf;
 
@@ -107,7 +106,7 @@ impl EvalArgs {
             device: self.device,
             threads: self.threads,
             batch_invariant: self.batch_invariant,
-            status_log: StatusLog::new(|line| write_stderr(line)),
+            status_log: mage_train::status_log(|line| write_stderr(line)),
         }
     }
 }

@@ -309,9 +309,18 @@ fn seat_title(seat: &SeatOracle) -> String {
     }
 }
 
+/// Converts an error of a command that reads the files of an environment.
+fn data_error(e: mage_env::Error) -> anyhow::Error {
+    match e {
+        mage_env::Error::MissingData { .. } => usage(format!("{e}; the directory can be set with --data")),
+        mage_env::Error::Write { .. } => e.into(),
+        e => usage(e),
+    }
+}
+
 fn conform(app: &App, args: &EnvConformArgs, out: &Output) -> anyhow::Result<()> {
     let env_spec = app.registry.get(&args.env).map_err(usage)?;
-    let report = env_spec.conform(&args.golden, args.data.as_deref()).map_err(usage)?;
+    let report = env_spec.conform(&args.golden, args.data.as_deref()).map_err(data_error)?;
     if out.json {
         out.object(&report)?;
     } else {
@@ -346,7 +355,7 @@ fn generate(app: &App, args: &EnvGenerateArgs, out: &Output) -> anyhow::Result<(
     let seats = env_spec.info().seats;
     let sample_task = |i| population.draw(args.selection.split(), seats, Seed::new(args.seed).child("generate").at(i));
     let tasks = (0..args.count).map(sample_task).collect::<Result<Vec<_>, _>>()?;
-    let files = env_spec.export(&tasks, &args.out, args.data.as_deref())?;
+    let files = env_spec.export(&tasks, &args.out, args.data.as_deref()).map_err(data_error)?;
     if out.json {
         return out.object(&files);
     }

@@ -6,7 +6,9 @@ use crate::{
     usage,
 };
 use anyhow::Context;
-use mage_report::{PngRenderer, ReportLimits, csv, figures, html, load_report, markdown, tables};
+use mage_report::{
+    PngRenderer, ReportLimits, TrainingRun, csv, figures, html, load_report, markdown, tables, unevaluated_runs,
+};
 use serde_json::json;
 use std::{fs, path::PathBuf};
 
@@ -23,11 +25,13 @@ pub(crate) fn run(args: &ReportArgs, out: &Output) -> anyhow::Result<()> {
         }
     }
     let limits = ReportLimits { transcripts: args.transcripts, ..ReportLimits::default() };
-    let report = out.spinner("reading", || load_report(&paths, limits))?;
+    let mut report = out.spinner("reading", || load_report(&paths, limits))?;
     if report.is_empty() {
         let notes = report.notes.join("\n");
         return Err(usage(format!("found no training runs, trajectories or summaries\n{notes}")));
     }
+    let advice = how_to_evaluate(&unevaluated_runs(&report));
+    report.notes.extend(advice);
     let (tables, figures) = (tables(&report), figures(&report));
     let figure_dir = args.out.join("figures");
     fs::create_dir_all(&figure_dir).with_context(|| format!("cannot create {}", figure_dir.display()))?;
@@ -59,4 +63,19 @@ pub(crate) fn run(args: &ReportArgs, out: &Output) -> anyhow::Result<()> {
     ))?;
     report.notes.iter().for_each(|note| out.hint(note));
     Ok(())
+}
+
+/// How to add the runs that Table 1 lacks.
+fn how_to_evaluate(runs: &[&TrainingRun]) -> Option<String> {
+    let first = runs.first()?;
+    let noun = if runs.len() == 1 { "run" } else { "runs" };
+    Some(format!(
+        "Table 1 lacks {} {noun} without an evaluation on the paper's task set. For {}: mage eval --preset {} {} \
+         --tasks 128 --episodes 10 --early-stop --trajectories {2}.jsonl --summary {2}.json, then add these files to \
+         the report",
+        runs.len(),
+        first.name(),
+        first.env,
+        first.path,
+    ))
 }

@@ -13,7 +13,6 @@ use crate::{
 };
 use anyhow::Context;
 use mage_core::MeanEstimate;
-use mage_remote::StatusLog;
 use mage_train::{
     ResourcePlan,
     eval::EvalResult,
@@ -149,7 +148,7 @@ pub(super) fn train_env(app: &App, recipe: &Recipe) -> anyhow::Result<TrainEnv> 
         env_spec,
         commit: option_env!("MAGE_COMMIT").map(str::to_owned),
         // Printed immediately, also during a progress bar, to explain delays.
-        status_log: StatusLog::new(|line| write_stderr(line)),
+        status_log: mage_train::status_log(|line| write_stderr(line)),
     })
 }
 

@@ -34,11 +34,11 @@ pub fn find_data(path: Option<&Path>) -> Result<PathBuf> {
     let alfworld = std::env::var_os("ALFWORLD_DATA").map(PathBuf::from);
     [Some(mage.clone()), alfworld].into_iter().flatten().find(|p| p.is_dir()).ok_or_else(|| {
         let problem = format!(
-            "directory not found: pass --data DIR where that flag exists, else --option data=DIR, or set MAGE_DATA to the \
-             directory that contains alfworld/, or ALFWORLD_DATA to ALFWorld's data directory; {} does not exist",
+            "directory not found: set the option data, or MAGE_DATA to the directory that contains alfworld/, or \
+             ALFWORLD_DATA to ALFWorld's data directory; {} does not exist",
             mage.display()
         );
-        Error::invalid("official games of alfworld", problem)
+        Error::MissingData { data: "official games of alfworld", problem }
     })
 }
 

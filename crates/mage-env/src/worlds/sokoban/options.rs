@@ -192,7 +192,7 @@ pub(super) fn docs() -> Vec<OptionDoc> {
         doc(
             "budget",
             "max_solution (default; 300 with levels)",
-            "move budget of an episode, which determines the default number of turns; --max-turns and recipes override it",
+            "move budget of an episode, which determines the default number of turns",
         ),
         doc(
             "step_rules",

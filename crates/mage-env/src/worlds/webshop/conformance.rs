@@ -149,10 +149,8 @@ pub(super) fn conform(golden: &Path, data: Option<&Path>) -> Result<Conformance>
     let lines = lines(golden)?;
     let golden_folder = golden.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let folder = data_folder(data).unwrap_or_else(|| golden_folder.to_owned());
-    let files = OfficialFiles::in_folder(&folder).map_err(|e| {
-        let hint = if data.is_some() { "" } else { "; pass the directory of WebShop's files with --data" };
-        Error::invalid("data of webshop", format!("{e}{hint}"))
-    })?;
+    let missing = |e: Error| Error::MissingData { data: "data of webshop", problem: e.to_string() };
+    let files = OfficialFiles::in_folder(&folder).map_err(missing)?;
     let shop = Shop::new(files.read(ReadOptions { limit: None, skip_duplicates: true })?)?;
     let mut replay = Replay { shop, report: Conformance::default() };
     let catalogue_warnings = replay.shop.catalogue().warnings();
@@ -316,9 +314,12 @@ impl Replay {
 impl RecordedGoal {
     fn read(&self, origin: &str, catalogue: &Catalogue) -> Result<(ShoppingGoal, GoalKind)> {
         let wrong = |problem: String| Error::invalid(origin, problem);
-        let product = catalogue
-            .find(&self.asin)
-            .ok_or_else(|| wrong(format!("the goal's product {} is not in the catalogue; check --data", self.asin)))?;
+        let product = catalogue.find(&self.asin).ok_or_else(|| {
+            wrong(format!(
+                "the goal's product {} is not in the catalogue; these are other files than those of the recording",
+                self.asin
+            ))
+        })?;
         let text = |v: &Value| -> Result<Box<str>> {
             v.as_str().map(Into::into).ok_or_else(|| wrong("`goal_options` must contain texts".to_owned()))
         };

@@ -1,6 +1,6 @@
 //! Results of `mage doctor --engine`: printed one by one, or as one JSON list.
 
-use crate::output::{BAD, BOLD, GOOD, Output, styled};
+use crate::output::{BAD, BOLD, GOOD, Output, message, styled};
 use serde::Serialize;
 
 /// The result of one check.
@@ -60,6 +60,6 @@ impl<'o> Checks<'o> {
 }
 
 /// A result with its error as text.
-pub(super) fn text<T>(result: Result<T, impl ToString>) -> Result<T, String> {
-    result.map_err(|e| e.to_string())
+pub(super) fn text<T>(result: Result<T, impl Into<anyhow::Error>>) -> Result<T, String> {
+    result.map_err(|e| message(e.into().as_ref()))
 }

@@ -14,7 +14,7 @@ use anyhow::bail;
 use futures_executor::block_on;
 use mage_engine::{ScoreRequest, Trainer, WeightsName};
 use mage_native::{Device, ModelDescription};
-use mage_remote::{Fingerprint, StatusLog, Timeouts, TinkerTrainer, VllmPool};
+use mage_remote::{Fingerprint, Timeouts, TinkerTrainer, VllmPool};
 use mage_train::{
     engines::SamplerOptions,
     engines::remote::{check_addresses, describe, pool_settings, tinker_settings, unsupported_features},
@@ -76,7 +76,7 @@ fn check_engines(app: &App, recipe: &Recipe, checks: &mut Checks<'_>) -> anyhow:
     let Ok(model) = described else { return Ok(()) };
     // The connection check and the trainer report the same status lines; each is printed once.
     let printed = Mutex::new(BTreeSet::new());
-    let notices = StatusLog::new(move |line| {
+    let notices = mage_train::status_log(move |line| {
         if printed.lock().unwrap_or_else(PoisonError::into_inner).insert(line.to_owned()) {
             write_stderr(line);
         }

@@ -142,7 +142,7 @@ impl ProgressState {
     /// What the evaluation is waiting for, if it is; `silence` is the time since the last completion.
     fn wait(&self, silence: Duration) -> Option<String> {
         for client in &self.clients {
-            if let Some(outstanding) = client.usage().outstanding() {
+            if let Some(outstanding) = client.outstanding() {
                 let left = outstanding.give_up_at.saturating_duration_since(Instant::now()).as_secs_f64();
                 let address = client.endpoint().address();
                 let problem = &outstanding.problem;
