@@ -88,6 +88,41 @@ fn results_are_identical_with_one_and_two_threads() {
 }
 
 #[test]
+fn an_evaluation_of_a_run_repeats_its_final_evaluation() {
+    let dir = tempfile::tempdir().unwrap();
+    // With exact expectations, and with played episodes only.
+    for max_states in ["100000", "0"] {
+        let run = dir.path().join(max_states);
+        ok(&mut train(&run, &["--set", &format!("eval.exact_max_states={max_states}")]));
+        let trained: serde_json::Value = serde_json::from_slice(&fs::read(run.join("result.json")).unwrap()).unwrap();
+        let evaluated = ok(&mut mage(&["eval", run.to_str().unwrap(), "--json", "--quiet"])).stdout;
+        let evaluated: serde_json::Value = serde_json::from_slice(&evaluated).unwrap();
+        let (after, summary) = (&trained["after"], &evaluated["summary"]);
+        let by_episode = |slice: &serde_json::Value| slice["by_episode"].as_array().unwrap().clone();
+        let scores = |slice: &serde_json::Value| {
+            serde_json::Value::from_iter(by_episode(slice).into_iter().map(|at| at["score"].clone()))
+        };
+        assert_eq!(scores(&summary["overall"]), after["score"], "{max_states}");
+        assert_eq!(after["score"].as_array().unwrap().len(), 3);
+        assert_eq!(after["exact"], max_states != "0");
+        for (at, won) in by_episode(&summary["overall"]).iter().zip(after["won"].as_array().unwrap()) {
+            match max_states {
+                "0" => assert_eq!(at["won"]["rate"], won["mean"]),
+                _ => assert_eq!(&at["win_probability"], won),
+            }
+        }
+        for slices in ["by_opponent", "by_seat"] {
+            let evaluated: serde_json::Map<_, _> =
+                summary[slices].as_object().unwrap().iter().map(|(name, slice)| (name.clone(), scores(slice))).collect();
+            assert!(evaluated.len() > 1);
+            assert_eq!(serde_json::Value::from(evaluated), after[slices], "{slices}, {max_states}");
+        }
+        assert_eq!(evaluated["errors"], after["errors"]);
+        assert_eq!(summary["overall"]["invalid"]["rate"], after["invalid"]);
+    }
+}
+
+#[test]
 fn a_run_killed_at_any_time_resumes_with_identical_results() {
     let dir = tempfile::tempdir().unwrap();
     let whole = dir.path().join("whole");
