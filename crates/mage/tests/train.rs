@@ -112,8 +112,12 @@ fn an_evaluation_of_a_run_repeats_its_final_evaluation() {
             }
         }
         for slices in ["by_opponent", "by_seat"] {
-            let evaluated: serde_json::Map<_, _> =
-                summary[slices].as_object().unwrap().iter().map(|(name, slice)| (name.clone(), scores(slice))).collect();
+            let evaluated: serde_json::Map<_, _> = summary[slices]
+                .as_object()
+                .unwrap()
+                .iter()
+                .map(|(name, slice)| (name.clone(), scores(slice)))
+                .collect();
             assert!(evaluated.len() > 1);
             assert_eq!(serde_json::Value::from(evaluated), after[slices], "{slices}, {max_states}");
         }

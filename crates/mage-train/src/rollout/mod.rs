@@ -7,6 +7,7 @@ pub(crate) mod concurrent;
 mod meta_episode;
 mod timer;
 
+pub(crate) use meta_episode::catch_panic;
 pub use meta_episode::{MetaEpisodeBuilder, Observer, Played, run_meta_episode};
 pub use timer::RolloutStage;
 
