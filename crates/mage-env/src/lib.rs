@@ -36,6 +36,7 @@ mod registry;
 mod scripted_agent;
 pub mod solvers;
 mod task;
+mod without_replacement;
 mod world_solver;
 mod worlds;
 

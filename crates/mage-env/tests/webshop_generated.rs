@@ -190,6 +190,36 @@ fn splits_are_disjoint_and_the_released_ones_overlap() {
 }
 
 #[test]
+fn goals_are_assigned_without_replacement() {
+    let tasks = |options: &OptionMap, first: u64, count: u64| {
+        let mut tasks: Vec<Task> = (first..first + count).map(|i| task(options.clone(), i)).collect();
+        WebshopSpec.assign_without_replacement(&mut tasks, first, Seed::new(3)).unwrap();
+        tasks
+    };
+    let goals = |tasks: &[Task]| -> Vec<String> {
+        tasks.iter().map(|t| instruction(&mut *WebshopSpec.build(t).unwrap(), 0)).collect()
+    };
+    let small = OptionMap::default().with("products", 60).with("goal_seed", 5);
+    for split in ["train", "in-domain", "out-of-domain"] {
+        let options = small.clone().with("split", split);
+        let sampled: BTreeSet<String> =
+            goals(&(0..3000).map(|i| task(options.clone(), i)).collect::<Vec<_>>()).into_iter().collect();
+        let all = tasks(&options, 0, 400);
+        let indices: Vec<u64> = all.iter().map(|t| t.options.0["goal_index"].as_u64().unwrap()).collect();
+        let size = indices.iter().collect::<BTreeSet<_>>().len();
+        for pass in indices.chunks_exact(size) {
+            assert_eq!(pass.iter().collect::<BTreeSet<_>>().len(), size, "every goal before any repeats");
+        }
+        assert!(size > 3 && indices.len() > size, "{split}: {size}");
+        assert_eq!(goals(&all).into_iter().collect::<BTreeSet<_>>(), sampled, "the goals of the split, all of them");
+        assert_eq!(tasks(&options, 17, 20), all[17..37], "the same sequence from another offset");
+    }
+    for options in [small.clone().with("split", "reference-validation"), small.with("goal_index", 3)] {
+        assert!(tasks(&options, 0, 5).iter().all(|t| t.options == options), "{options:?}");
+    }
+}
+
+#[test]
 fn invalid_options_are_named() {
     let with = |key: &str, value: serde_json::Value| build_error(OptionMap::default().with(key, value)).to_string();
     assert!(with("colour", "red".into()).contains("unknown field `colour`"));
