@@ -5,7 +5,7 @@ use super::{
     action_counts::ActionCounter,
     comparison::{TaskResults, comparisons},
     input_files,
-    method_result::{CeilingCurves, MethodResult, MetricCurves, compute_metrics, metrics_from_summary},
+    method_result::{CeilingCurves, MethodResult, MetricCurves, TokenBudget, compute_metrics, metrics_from_summary},
     paper_results,
     training_run::{self, OracleCeilings},
     transcript::TranscriptSample,
@@ -65,15 +65,22 @@ struct ResultKey {
 /// Description of records by a summary file.
 struct SummaryEntry {
     key: ResultKey,
-    unit: String,
-    episodes: u32,
-    early_stop: bool,
-    ceiling: Option<CeilingCurves>,
+    details: ResultDetails,
     errors: u64,
     summary: serde_json::Value,
     seeds: SeedLabels,
     /// Whether records were found.
     has_records: bool,
+}
+
+/// What a summary file states about a result.
+#[derive(Clone, Default)]
+struct ResultDetails {
+    unit: String,
+    episodes: u32,
+    early_stop: bool,
+    ceiling: Option<CeilingCurves>,
+    budget: Option<TokenBudget>,
 }
 
 /// Maps the agent seed of a record to the seed on the command line.
@@ -113,10 +120,7 @@ impl SeedLabels {
 
 /// Accumulates the records of one result.
 struct ResultBuilder {
-    unit: String,
-    episodes: u32,
-    early_stop: bool,
-    ceiling: Option<CeilingCurves>,
+    details: ResultDetails,
     results: Vec<(usize, MetaEpisodeResult)>,
     failed: HashSet<Hash>,
     finished: HashSet<Hash>,
@@ -127,10 +131,7 @@ struct ResultBuilder {
 impl ResultBuilder {
     fn new(limits: ReportLimits) -> Self {
         ResultBuilder {
-            unit: "score".to_owned(),
-            episodes: 0,
-            early_stop: false,
-            ceiling: None,
+            details: ResultDetails { unit: "score".to_owned(), ..ResultDetails::default() },
             results: Vec::new(),
             failed: HashSet::new(),
             finished: HashSet::new(),
@@ -148,8 +149,8 @@ impl ResultBuilder {
         if !self.finished.insert(id) {
             return;
         }
-        self.episodes = self.episodes.max(result.episodes.len() as u32);
-        self.early_stop |= result.stopped_after_win;
+        self.details.episodes = self.details.episodes.max(result.episodes.len() as u32);
+        self.details.early_stop |= result.stopped_after_win;
         self.actions.add(record);
         let won = result.episodes.iter().any(|e| e.ending == mage_core::EpisodeEnding::Won);
         let (method, seeds) = source;
@@ -188,12 +189,11 @@ pub fn load_report(paths: &[PathBuf], limits: ReportLimits) -> Result<Report> {
         }
         let index = report.results.len();
         transcripts.push(kept.into_iter().map(|t| Transcript { result: Some(index), ..t }).collect::<Vec<_>>());
-        let metrics = compute_metrics(&builder.results, builder.episodes);
+        let metrics = compute_metrics(&builder.results, builder.details.episodes);
         let actions = builder.actions.finish(limits.spheres);
         omitted.steps += actions.omitted;
         task_results.push(TaskResults { result: index, task_set: key.hash, results: builder.results });
-        let description = (builder.unit, builder.episodes, builder.early_stop, builder.ceiling);
-        report.results.push(MethodResult { actions, ..method_result(key, description, metrics, errors) });
+        report.results.push(MethodResult { actions, ..method_result(key, builder.details, metrics, errors) });
     }
     report.comparisons = comparisons(&report.results, &task_results);
     let without_records: Vec<SummaryEntry> = summaries.into_values().filter(|s| !s.has_records).collect();
@@ -210,8 +210,7 @@ pub fn load_report(paths: &[PathBuf], limits: ReportLimits) -> Result<Report> {
         };
         notes.push(format!("{} on {}: no records; read from the summary", entry.key.method, entry.key.task_set));
         let metrics = metrics_from_summary(&summary);
-        let description = (entry.unit, entry.episodes, entry.early_stop, entry.ceiling);
-        report.results.push(method_result(entry.key, description, metrics, entry.errors));
+        report.results.push(method_result(entry.key, entry.details, metrics, entry.errors));
     }
     for path in &found.runs {
         match training_run::read_run(path, &mut |note| notes.push(note)) {
@@ -265,13 +264,8 @@ fn missing_evaluations(report: &Report) -> Option<String> {
     ))
 }
 
-fn method_result(
-    key: ResultKey,
-    description: (String, u32, bool, Option<CeilingCurves>),
-    metrics: MetricCurves,
-    errors: u64,
-) -> MethodResult {
-    let (unit, episodes, early_stop, ceiling) = description;
+fn method_result(key: ResultKey, details: ResultDetails, metrics: MetricCurves, errors: u64) -> MethodResult {
+    let ResultDetails { unit, episodes, early_stop, ceiling, budget } = details;
     MethodResult {
         env: key.env,
         task_set: key.task_set,
@@ -279,6 +273,7 @@ fn method_result(
         method: key.method,
         ablation: key.ablation,
         policy: key.policy,
+        budget,
         unit,
         episodes,
         early_stop,
@@ -375,10 +370,13 @@ fn read_summaries(files: &[PathBuf], notes: &mut Vec<String>) -> BTreeMap<Record
             let trained = cell.as_ref().map(|c| c.seed).filter(|_| is_run);
             let entry = SummaryEntry {
                 key,
-                unit: file.unit.clone(),
-                episodes: file.episodes,
-                early_stop: file.early_stop,
-                ceiling: ceiling.clone(),
+                details: ResultDetails {
+                    unit: file.unit.clone(),
+                    episodes: file.episodes,
+                    early_stop: file.early_stop,
+                    ceiling: ceiling.clone(),
+                    budget: policy.sampling.as_ref().and_then(TokenBudget::of_sampling),
+                },
                 errors: policy.errors,
                 summary: policy.summary,
                 seeds: SeedLabels::new(trained, file.seed, file.seeds, file.tasks),
@@ -434,10 +432,10 @@ fn read_store(
         let builder = builders.entry(key).or_insert_with(|| ResultBuilder::new(limits));
         if let Some(summary) = summary.as_mut().filter(|s| !s.has_records) {
             summary.has_records = true;
-            builder.unit.clone_from(&summary.unit);
-            builder.early_stop |= summary.early_stop;
-            builder.episodes = builder.episodes.max(summary.episodes);
-            builder.ceiling.clone_from(&summary.ceiling);
+            let (before, details) = (&mut builder.details, summary.details.clone());
+            let (early_stop, episodes) =
+                (before.early_stop | details.early_stop, before.episodes.max(details.episodes));
+            *before = ResultDetails { early_stop, episodes, ..details };
         }
         let next = tasks.len();
         let task = *tasks.entry(record.key.task).or_insert(next);
