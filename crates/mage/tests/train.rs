@@ -351,6 +351,40 @@ fn a_dry_run_writes_nothing_and_estimates_time_and_memory() {
 }
 
 #[test]
+fn prompts_of_evaluations_must_fit_into_the_context_too() {
+    let dir = tempfile::tempdir().unwrap();
+    // Its maximum sequence length is too small for any prompt.
+    let model = common::create_model(dir.path());
+    let longest = |more: &[&str]| -> u32 {
+        let sets = ["play.form=full", "play.memory=history_only", "play.play_tokens=16", "eval.split=train"];
+        let mut command = train(&dir.path().join("run"), &["--set", &format!("model.path={model}")]);
+        sets.iter().chain(more).for_each(|set| _ = command.args(["--set", set]));
+        let text = fails(&mut command);
+        let (_, tokens) = text.split_once("prompt and response take up to ").expect("the cause");
+        tokens.split_once(" tokens").unwrap().0.parse().unwrap()
+    };
+    let equal = longest(&["play.episodes=2", "eval.episodes=2"]);
+    assert_eq!(longest(&["play.episodes=2", "eval.episodes=1"]), equal, "training counts");
+    assert!(longest(&["play.episodes=1", "eval.episodes=2"]) > longest(&["play.episodes=1", "eval.episodes=1"]));
+    assert_eq!(longest(&["play.episodes=1", "eval.episodes=2"]), equal, "evaluations count");
+}
+
+#[test]
+fn the_turn_limit_of_a_run_is_that_of_the_policies_beside_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    ok(&mut train(&run, &["--set", "play.max_turns=1", "--set", "optim.updates=1"]));
+    let limits = |more: &[&str]| -> Vec<serde_json::Value> {
+        let small = ["--tasks", "2", "--seeds", "1", "--json", "--quiet"];
+        let output = ok(mage(&["eval", run.to_str().unwrap(), "bayes"]).args(small).args(more)).stdout;
+        let objects = serde_json::Deserializer::from_slice(&output).into_iter::<serde_json::Value>();
+        objects.map(|o| o.unwrap()["episode_config"]["max_turns"].clone()).take(2).collect()
+    };
+    assert_eq!(limits(&[]), [1, 1]);
+    assert_eq!(limits(&["--max-turns", "2"]), [2, 2]);
+}
+
+#[test]
 fn a_large_model_is_planned_without_its_weights() {
     let dir = tempfile::tempdir().unwrap();
     let config = r#"{"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": 151936, "hidden_size": 2560,

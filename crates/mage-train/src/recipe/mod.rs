@@ -98,7 +98,7 @@ impl Recipe {
     }
 
     /// Configuration of meta-episodes of `episodes` episodes. [`TrainEnv`](crate::train::TrainEnv) supplies the
-    /// environment's turn limit.
+    /// turn limit in `env_info`.
     pub(crate) fn episode_config(&self, env_info: &EnvInfo, episodes: u32) -> EpisodeConfig {
         let base = match self.play.form {
             PromptForm::Compact => EpisodeConfig { slots: self.slots(), ..EpisodeConfig::compact(env_info, episodes) },
@@ -106,7 +106,6 @@ impl Recipe {
         };
         let nonzero_or = |value: u32, default: u32| if value == 0 { default } else { value };
         EpisodeConfig {
-            max_turns: nonzero_or(self.play.max_turns, base.max_turns),
             memory: if self.method.memory { self.play.memory } else { mage_core::MemoryMode::None },
             mask_actions: self.play.mask_actions,
             play_tokens: nonzero_or(self.play.play_tokens, base.play_tokens),

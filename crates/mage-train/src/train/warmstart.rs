@@ -118,12 +118,7 @@ impl WarmStart {
             jobs.par_iter().map(|(task, seed)| self.play(task, *seed)).collect::<Result<_>>()?;
         let mut tokenized = Vec::new();
         for record in trajectories.iter().flat_map(|t| &t.requests) {
-            let max_tokens = if record.kind == RequestKind::Play {
-                self.episode_config().play_tokens
-            } else {
-                self.episode_config().reflect_tokens
-            };
-            let request = mask_request(record, max_tokens);
+            let request = mask_request(record, self.episode_config().max_tokens(record.kind));
             let response = codec.response_tokens(&request, &record.completion.text)?;
             tokenized.push((codec.prompt(&record.messages)?, codec.masks(&request, &response)?, response));
         }

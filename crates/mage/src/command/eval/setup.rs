@@ -69,10 +69,8 @@ impl EvalSetup {
         let defaults = recipe.map_or((3, 2000, 0, 3), |r| (r.eval.episodes, r.eval.final_tasks as u64, r.seed, 1));
         let tasks = args.tasks.unwrap_or(defaults.1);
         let seed = args.seed.unwrap_or(defaults.2);
-        let max_turns = match args.max_turns {
-            Some(turns) => turns,
-            None => env.env_spec.max_turns(&env.population, &split)?,
-        };
+        let max_turns = args.max_turns.or(recipe.map(|r| r.play.max_turns)).unwrap_or(0);
+        let max_turns = env.max_turns(&split, max_turns)?;
         let count = usize::try_from(tasks)?;
         let task_set = TaskSet::new(&*env.env_spec, &env.population, &split, count, eval_seed(seed))?;
         // Building a task reads the files that the options name, so that errors are reported before the evaluation.
