@@ -370,6 +370,33 @@ fn prompts_of_evaluations_must_fit_into_the_context_too() {
 }
 
 #[test]
+fn exact_expectations_follow_the_recipe_of_each_policy_and_any_temperature() {
+    let dir = tempfile::tempdir().unwrap();
+    let (exact, played) = (dir.path().join("exact"), dir.path().join("played"));
+    ok(&mut train(&exact, &["--set", "optim.updates=1"]));
+    ok(&mut train(&played, &["--set", "optim.updates=1", "--set", "eval.exact_max_states=0"]));
+    let (exact, played) = (exact.to_str().unwrap(), played.to_str().unwrap());
+    let reports = |args: &[&str]| -> Vec<serde_json::Value> {
+        let output = ok(mage(&["eval", "--seeds", "1", "--episodes", "1", "--json", "--quiet"]).args(args)).stdout;
+        let objects = serde_json::Deserializer::from_slice(&output).into_iter::<serde_json::Value>();
+        objects.map(Result::unwrap).filter(|o| o["summary"].is_object()).collect()
+    };
+    let are_exact = |args: &[&str]| -> Vec<bool> {
+        reports(args).iter().map(|r| r["summary"]["overall"]["exact"].as_bool().unwrap()).collect()
+    };
+    assert_eq!(are_exact(&[played, exact, "--tasks", "2"]), [false, true]);
+    assert_eq!(are_exact(&[exact, played, "--tasks", "2", "--env", "kuhn"]), [true, false]);
+    assert_eq!(are_exact(&[exact, "--tasks", "2", "--top-p", "0.9"]), [false], "the distribution is filtered");
+    for temperature in ["0.4", "2.5"] {
+        let [report] = reports(&[exact, "--tasks", "4000", "--temperature", temperature]).try_into().unwrap();
+        let first = &report["summary"]["overall"]["by_episode"][0];
+        let expected = first["win_probability"]["mean"].as_f64().expect("exact");
+        let rate = first["won"]["rate"].as_f64().unwrap();
+        assert!((rate - expected).abs() < 4.0 * (0.25_f64 / 4000.0).sqrt(), "{temperature}: {rate}, not {expected}");
+    }
+}
+
+#[test]
 fn the_turn_limit_of_a_run_is_that_of_the_policies_beside_it() {
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");

@@ -279,7 +279,8 @@ fn evaluate(
     let mut all = PolicyResults::default();
     let tasks = policy.evaluators.first().map_or(0, |e| e.task_set.tasks().len());
     let total = (tasks * policy.evaluators.len()) as u64;
-    let counter = &policy.evaluators[0].policy.counter;
+    let named = &policy.evaluators[0].policy;
+    let counter = named.decoding.is_some().then_some(&named.counter);
     let progress = EvalProgress::start(*out, &policy.name, total, counter, &policy.clients, runtime);
     let mut store = trajectories.map(TrajectoryStore::open).transpose()?;
     if let Some(store) = store.as_ref().filter(|s| s.repaired_bytes() > 0) {

@@ -30,8 +30,6 @@ pub(super) struct EvalSetup {
     pub(super) seed: u64,
     /// Number of sampling seeds.
     pub(super) seeds: u64,
-    /// Maximum game states for exact expectations.
-    pub(super) exact_max_states: usize,
     /// Requests a stop if not 0.
     pub(super) stop: Arc<AtomicU8>,
 }
@@ -87,8 +85,6 @@ impl EvalSetup {
             max_turns,
             seed,
             seeds: args.seeds.unwrap_or(defaults.3),
-            exact_max_states: recipe
-                .map_or_else(|| Recipe::default().eval.exact_max_states, |r| r.eval.exact_max_states),
             stop: Arc::clone(stop),
         })
     }

@@ -26,11 +26,12 @@ pub(crate) fn run(app: &App, args: &PlayArgs, out: &Output) -> anyhow::Result<()
     if let Some(address) = &args.against {
         return policy::run(app, args, address, out);
     }
-    let (env_spec, population) = select(app, &args.env, &args.selection, None)?;
+    let env_name = args.env.as_deref().unwrap_or("kuhn");
+    let (env_spec, population) = select(app, env_name, &args.selection, None)?;
     let env_info = env_spec.info();
     let split = args.selection.split();
     print_warnings(&*env_spec, &population, split, out)?;
-    let prompts = app.prompts.get(&args.env)?;
+    let prompts = app.prompts.get(env_name)?;
     let env = TrainEnv { env_spec, prompts, population, commit: None, status_log: StatusLog::default() };
     let max_turns = env.max_turns(split, args.max_turns.unwrap_or(0))?;
     let seed = Seed::new(args.seed.unwrap_or_else(seed_from_clock));
