@@ -84,7 +84,7 @@ fn infeasible_configurations_are_rejected() {
 }
 
 fn task(population: &Population, split: &str, seed: u64) -> Task {
-    population.draw(split, 1, Seed::new(seed)).unwrap()
+    population.sample_task(split, 1, Seed::new(seed)).unwrap()
 }
 
 #[test]

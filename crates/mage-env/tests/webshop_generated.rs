@@ -173,7 +173,7 @@ fn splits_are_disjoint_and_the_released_ones_overlap() {
     let env_spec = WebshopSpec;
     let population = env_spec.default_population();
     let goals = |split: &str| -> BTreeSet<String> {
-        let drawn = (0..400).map(|i| population.draw(split, 1, Seed::new(i)).unwrap());
+        let drawn = (0..400).map(|i| population.sample_task(split, 1, Seed::new(i)).unwrap());
         drawn.map(|t| instruction(&mut *env_spec.build(&t).unwrap(), 0)).collect()
     };
     let [train, in_domain, out_of_domain] = ["train", "in-domain", "out-of-domain"].map(goals);
@@ -259,7 +259,7 @@ fn played(name: &str, tasks: u64, episodes: u32, overridden: &[u32]) -> Vec<u32>
     let maker = env_spec.scripted_agent(&query).unwrap();
     let mut won = vec![0; episodes as usize];
     for i in 0..tasks {
-        let task = population.draw("in-domain", 1, Seed::new(i)).unwrap();
+        let task = population.sample_task("in-domain", 1, Seed::new(i)).unwrap();
         let (mut env, mut agent) = (env_spec.build(&task).unwrap(), maker.make(&task, Seed::new(i)));
         let mut memory: Vec<String> = Vec::new();
         for episode in 0..episodes {

@@ -16,13 +16,13 @@ const SECTIONS: [(&str, &str, &str); 7] = [
     (
         "curves",
         "Curves",
-        "No evaluation records. Create them with `mage eval --trajectories FILE --summary FILE.json`.",
+        "No evaluation trajectories. Create them with `mage eval --trajectories FILE --summary FILE.json`.",
     ),
     ("learning", "Learning", "No training runs."),
     ("ablations", "Ablations", "No ablations. Create them with, for example, `mage sweep ablation-reward`."),
     ("opponents", "Opponents", "The evaluated environments have no opponents."),
-    ("actions", "States & actions", "No evaluation records."),
-    ("transcripts", "Transcripts", "No evaluation records."),
+    ("actions", "States & actions", "No evaluation trajectories."),
+    ("transcripts", "Transcripts", "No evaluation trajectories."),
 ];
 
 /// Renders the page.

@@ -550,7 +550,7 @@ fn empty_inputs_give_an_empty_report() {
     fs::write(dir.path().join("r.jsonl"), "").unwrap();
     let report = load_report(&[dir.path().to_owned()], ReportLimits::default()).unwrap();
     assert!(report.is_empty());
-    assert!(page(&report).contains("No evaluation records"), "the page says so");
+    assert!(page(&report).contains("No evaluation trajectories"), "the page says so");
     assert!(load_report(&[dir.path().join("nowhere")], ReportLimits::default()).is_err());
 }
 

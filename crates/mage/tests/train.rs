@@ -81,7 +81,7 @@ fn results_are_identical_with_one_and_two_threads() {
     assert!(result(&one) == result(&two));
     assert_eq!(String::from_utf8(result(&one).0).unwrap().lines().count(), 6);
     let text = String::from_utf8(first.stdout).unwrap();
-    assert!(text.contains("Bayes-adaptive optimum") && text.contains("memory blanked"), "{text}");
+    assert!(text.contains("Bayes-adaptive optimum") && text.contains("without memory"), "{text}");
     for file in ["recipe.resolved.toml", "run.json", "timing.jsonl", "result.json", "trajectories/000002.jsonl.zst"] {
         assert!(one.join(file).exists(), "{file}");
     }

@@ -120,7 +120,7 @@ fn by_task_set(report: &Report) -> Vec<ReportTable> {
     let table = |(task_set, hash): (&str, &str)| {
         let results: Vec<&MethodResult> =
             report.results.iter().filter(|r| r.task_set == task_set && r.task_set_hash == hash).collect();
-        // Records without a summary have no unit.
+        // Trajectories without a summary have no unit.
         let unit = results.iter().map(|r| r.unit.as_str()).find(|unit| *unit != "score");
         let unit = unit.map_or_else(String::new, |unit| format!("; score: {unit}"));
         let early_stop = results.iter().any(|r| r.early_stop);
@@ -200,7 +200,7 @@ fn runs(report: &Report) -> Option<ReportTable> {
             "episode",
             "before",
             "after",
-            "memory blanked",
+            "without memory",
             "memoryless optimum",
             "Bayes-adaptive optimum",
         ]),

@@ -33,7 +33,7 @@ impl PolicyHost {
 
     /// Plays one meta-episode against `human`, from a seat of the opponents.
     pub fn play(&self, human: Arc<dyn HumanPlayer>, seed: Seed) -> Result<Trajectory> {
-        let task = self.env.population.draw(&self.split, self.env.env_spec.info().seats, seed)?;
+        let task = self.env.population.sample_task(&self.split, self.env.env_spec.info().seats, seed)?;
         let env = self.env.env_spec.build_with_human(&task, human)?.ok_or_else(|| Error::Recipe {
             location: "env.name".to_owned(),
             problem: format!("{} has no seat for an opponent", task.env),

@@ -10,7 +10,7 @@ mod explain;
 mod section;
 mod sections;
 
-pub use builtin::{builtin_names, paper_names};
+pub use builtin::builtin_names;
 pub use compose::{Composer, differences};
 pub use explain::{RecipeField, explain};
 pub use sections::{
@@ -143,7 +143,7 @@ impl Recipe {
     }
 
     /// Optimiser steps of the whole run.
-    pub fn total_steps(&self) -> u64 {
+    fn total_steps(&self) -> u64 {
         self.optim.updates * u64::from(self.optim.epochs) * self.optim.minibatches as u64
     }
 

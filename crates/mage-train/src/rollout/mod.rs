@@ -198,7 +198,7 @@ mod tests {
         let env_info = env.env_spec.info();
         let context = TrainContext::new(&recipe, &env, &env_info).unwrap();
         let rollout = context.rollout(SamplingParams::default(), "policy".to_owned(), 0);
-        let task = env.population.draw("train", 2, Seed::new(1)).unwrap();
+        let task = env.population.sample_task("train", 2, Seed::new(1)).unwrap();
         let jobs = [RolloutJob { task, seed: Seed::new(2) }];
         let runtime = crate::train::runtime(2).unwrap();
         let mut stalls = Vec::new();

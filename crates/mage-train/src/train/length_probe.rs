@@ -53,7 +53,7 @@ impl LengthProbe {
         let (mut failed, mut first_error) = (0, None);
         for i in 0..count as u64 {
             let seed = Seed::new(recipe.seed).child("length_probe").at(i);
-            let task = env.population.draw(split, seats, seed)?;
+            let task = env.population.sample_task(split, seats, seed)?;
             let mut policy = ScriptedPolicy::random(Arc::clone(episode_config), seed);
             let Played { trajectory, policy_error } = block_on(meta_episodes.play(&task, seed, &mut policy, &()));
             if let Some(Error::ScriptedPolicy { .. }) = policy_error {

@@ -199,7 +199,7 @@ impl UpdateTrial {
         let seats = env.env_spec.info().seats;
         let jobs: Vec<RolloutJob> = (0..sample as u64)
             .map(|i| {
-                let task = env.population.draw(&recipe.env.split, seats, seed.at(i))?;
+                let task = env.population.sample_task(&recipe.env.split, seats, seed.at(i))?;
                 Ok(RolloutJob { task, seed: seed.child("agent").at(i) })
             })
             .collect::<Result<_>>()?;

@@ -110,7 +110,7 @@ impl WarmStart {
         let (seats, seeds) = (self.env_spec.info().seats, (0..count as u64).map(|i| seed.at(i)));
         let mut tasks: Vec<Task> = seeds
             .clone()
-            .map(|seed| Ok(self.population.draw(&self.split, seats, seed.child("task"))?))
+            .map(|seed| Ok(self.population.sample_task(&self.split, seats, seed.child("task"))?))
             .collect::<Result<_>>()?;
         self.env_spec.assign_without_replacement(&mut tasks, index * count as u64, self.deal_seed)?;
         let jobs: Vec<(Task, Seed)> = tasks.into_iter().zip(seeds).collect();

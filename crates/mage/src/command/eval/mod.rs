@@ -36,7 +36,7 @@ use std::{
 use tokio::runtime::{Handle, Runtime};
 
 /// Result of one meta-episode.
-pub(super) struct FinishedTask {
+pub(super) struct FinishedMetaEpisode {
     /// Index of the task in the task set.
     task: usize,
     /// Index of the seed.
@@ -47,7 +47,7 @@ pub(super) struct FinishedTask {
 /// Results of one policy.
 #[derive(Default)]
 pub(super) struct PolicyResults {
-    finished: Vec<FinishedTask>,
+    finished: Vec<FinishedMetaEpisode>,
     requests: RequestStats,
     /// Number of failed meta-episodes by reason.
     failures: BTreeMap<String, u64>,
@@ -60,7 +60,7 @@ impl PolicyResults {
     }
 
     /// The selected results, each with the index of its task.
-    fn by_task(&self, select: impl Fn(&FinishedTask) -> bool) -> Vec<(usize, MetaEpisodeResult)> {
+    fn by_task(&self, select: impl Fn(&FinishedMetaEpisode) -> bool) -> Vec<(usize, MetaEpisodeResult)> {
         self.finished.iter().filter(|r| select(r)).map(|r| (r.task, r.result.clone())).collect()
     }
 }
@@ -299,7 +299,7 @@ fn evaluate(
                 failed.remove(&task);
                 progress.finished(resumed);
                 all.requests.add(trajectory);
-                all.finished.extend(trajectory.result().map(|result| FinishedTask { task, seed, result }));
+                all.finished.extend(trajectory.result().map(|result| FinishedMetaEpisode { task, seed, result }));
             }
         };
         let outcome = match &mut store {

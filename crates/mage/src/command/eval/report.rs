@@ -186,7 +186,7 @@ impl<'a> PolicyReport<'a> {
         if !self.summary.by_opponent.is_empty() {
             self.print_opponents(out)?;
         }
-        if let Some(ceilings) = self.score_ceilings.filter(|c| c.learner_is_lower_bound()) {
+        if let Some(ceilings) = self.score_ceilings.filter(|c| c.bayes_adaptive_is_lower_bound()) {
             let error = score(ceilings.max_gap());
             out.line(styled(DIM, format!("\nthe Bayes-adaptive optimum is a lower bound, at most {error} too low")))?;
         }
@@ -249,7 +249,7 @@ impl<'a> PolicyReport<'a> {
         let mut header = vec!["episode", "n", "score"];
         if let Some(ceilings) = self.score_ceilings {
             // Relative to a lower bound of the optimum, the fraction is an upper bound.
-            let fraction = if ceilings.learner_is_lower_bound() { "gap closed, at most" } else { "gap closed" };
+            let fraction = if ceilings.bayes_adaptive_is_lower_bound() { "gap closed, at most" } else { "gap closed" };
             header.extend(["memoryless optimum", bayes_adaptive_header(ceilings), fraction]);
         }
         let rows = curve.iter().map(|at| {
@@ -391,7 +391,7 @@ fn gap_closed(share: MeanEstimate) -> String {
 
 /// Qualifier of the Bayes-adaptive optimum: exact, a lower bound, or an estimate.
 fn qualifier(ceilings: &OracleReport) -> &'static str {
-    bound_label(!ceilings.sampled_opponents.is_empty(), ceilings.learner_is_lower_bound())
+    bound_label(!ceilings.sampled_opponents.is_empty(), ceilings.bayes_adaptive_is_lower_bound())
 }
 
 /// Column header of the Bayes-adaptive optimum.

@@ -35,7 +35,7 @@ pub(crate) fn run(app: &App, args: &PlayArgs, out: &Output) -> anyhow::Result<()
     let env = TrainEnv { env_spec, prompts, population, commit: None, status_log: StatusLog::default() };
     let max_turns = env.max_turns(split, args.max_turns.unwrap_or(0))?;
     let seed = Seed::new(args.seed.unwrap_or_else(seed_from_clock));
-    let task = env.population.draw(split, env_info.seats, seed)?;
+    let task = env.population.sample_task(split, env_info.seats, seed)?;
     let world = env.env_spec.build(&task)?;
     let rules = env.prompts.rules_for_humans(task.seat).unwrap_or_default();
     let config =
@@ -352,7 +352,7 @@ impl PlaySession<'_> {
     /// Prints the scores next to the upper bounds.
     fn print_ceilings(&self, ceilings: &OracleReport) -> anyhow::Result<()> {
         let Some(seat) = ceilings.seats.iter().find(|s| s.seat == Some(self.task.seat)) else { return Ok(()) };
-        let at_least = ceilings.learner_is_lower_bound();
+        let at_least = ceilings.bayes_adaptive_is_lower_bound();
         let bayes_adaptive = if at_least { "Bayes-adaptive optimum, at least" } else { "Bayes-adaptive optimum" };
         let results = self.results();
         let rows = results.iter().enumerate().map(|(i, r)| {
