@@ -65,7 +65,7 @@ fn scan(path: &Path, depth: usize, explicit: bool, found: &mut InputFiles) -> Re
     }
     match path.extension().and_then(|e| e.to_str()) {
         Some("jsonl") if metadata.len() == 0 || starts_with_trajectory(path)? => {
-            found.trajectories.push(path.to_owned())
+            found.trajectories.push(path.to_owned());
         }
         Some("json") if is_summary(path)? => found.summaries.push(path.to_owned()),
         _ if explicit => found.unknown.push(path.to_owned()),

@@ -27,11 +27,13 @@ pub(crate) enum Fault {
     PanicInGameTree,
 }
 
+/// Chooses the fault of the next environment of a task.
+type FaultOf = Box<dyn Fn(&Task) -> Option<Fault> + Send + Sync>;
+
 /// Kuhn poker with failures.
 pub(crate) struct FaultyKuhn {
     kuhn: Arc<dyn EnvSpec>,
-    /// The fault of the next environment of a task.
-    fault: Box<dyn Fn(&Task) -> Option<Fault> + Send + Sync>,
+    fault: FaultOf,
     /// Number of faulty environments so far.
     #[allow(dead_code, reason = "test binaries use a subset")]
     pub(crate) faults: AtomicU64,
