@@ -26,7 +26,8 @@ pub struct OracleReport {
 }
 
 impl OracleReport {
-    /// Largest gap of the Bayes-adaptive curves to the optimum: the worse of the last episode and the mean over episodes.
+    /// Largest gap of the Bayes-adaptive curves to the optimum: the worse of the last episode and the mean over
+    /// episodes.
     pub fn max_gap(&self) -> f64 {
         let worst = |s: &SeatOracle| s.last_gap.max(s.sum_gap / f64::from(self.episodes.max(1)));
         self.seats.iter().map(worst).fold(0.0, f64::max)
@@ -38,8 +39,8 @@ impl OracleReport {
     }
 }
 
-/// Reliability of a reported ceiling: `exact`, `estimated` from sampled moves, or `at least` where the Bayes-adaptive value
-/// is a lower bound.
+/// Reliability of a reported ceiling: `exact`, `estimated` from sampled moves, or `at least` where the Bayes-adaptive
+/// value is a lower bound.
 pub fn bound_label(estimated: bool, lower_bound: bool) -> &'static str {
     match (estimated, lower_bound) {
         (false, false) => "exact",

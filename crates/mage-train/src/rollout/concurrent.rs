@@ -6,7 +6,8 @@ use tokio::{task::JoinSet, time::timeout};
 
 /// Runs all jobs, at most `max_in_flight` at once. `on_finished` receives the results in the order in which jobs
 /// finish, several at a time if they do, and an empty vector after each `interval` in which none finished. If it breaks,
-/// running jobs are dropped. Jobs must not panic; if one does, the results of others are still passed on. New jobs start before `on_finished` runs, unless `hold` is true for a result.
+/// running jobs are dropped. New jobs start before `on_finished` runs, unless `hold` is true for a result. Jobs must
+/// not panic; if one does, the results of others are still passed on.
 pub(crate) async fn run_concurrently<F>(
     jobs: impl IntoIterator<Item = F>,
     max_in_flight: usize,

@@ -67,7 +67,7 @@ impl Observer for TimedMetaEpisode {
 }
 
 impl Rollout {
-    /// Samples all jobs and returns their trajectories in order. A meta-episode whose environment fails is retried;
+    /// Samples all jobs and returns their trajectories in order. A meta-episode that fails or panics is retried;
     /// after the last retry, its trajectory holds the error. A failure of the engine is an error. `on_stall` receives a
     /// status line whenever no meta-episode finishes for `stall_timeout`.
     pub fn run(

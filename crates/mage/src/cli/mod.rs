@@ -321,8 +321,8 @@ pub(crate) struct PlayArgs {
     /// Print the opponent's name, or the policy's reflections, at the end
     #[arg(long)]
     pub(crate) reveal: bool,
-    /// Play against this model; it adapts to you over the episodes. A trained policy (RUN is the last checkpoint of the run,
-    /// RUN@best the best one, RUN@250 that of update 250), or a model directory
+    /// Play against this model; it adapts to you over the episodes. A trained policy (RUN is the last checkpoint of the
+    /// run, RUN@best the best one, RUN@250 that of update 250), or a model directory
     #[arg(long, value_name = "RUN|MODEL", conflicts_with_all = ["population", "opponent", "seat", "split", "options", "skip_bad", "max_turns"])]
     pub(crate) against: Option<String>,
     /// Device of that policy: auto, cpu, cuda or cuda:N [default: cpu if it was trained with cpu, otherwise auto]
@@ -418,8 +418,8 @@ pub(crate) enum BenchCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct BenchSamplerArgs {
-    /// Model or adapter: a directory, a checkpoint of a run (RUN is its last, RUN@best, RUN@250), or org/name[@revision] on
-    /// the Hub; an adapter also loads its base model
+    /// Model or adapter: a directory, a checkpoint of a run (RUN is its last, RUN@best, RUN@250), or
+    /// org/name[@revision] on the Hub; an adapter also loads its base model
     pub(crate) model: String,
     /// Number of requests
     #[arg(long, default_value_t = 1000, value_parser = at_least_one)]

@@ -109,8 +109,8 @@ pub(crate) struct ModelInfoArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ModelScoreArgs {
-    /// Model or adapter: a directory, a checkpoint of a run (RUN is its last, RUN@best, RUN@250), or org/name[@revision] on
-    /// the Hub; an adapter also loads its base model
+    /// Model or adapter: a directory, a checkpoint of a run (RUN is its last, RUN@best, RUN@250), or
+    /// org/name[@revision] on the Hub; an adapter also loads its base model
     pub(crate) model: String,
     /// File with one JSON list of token ids per line
     #[arg(long, value_name = "FILE.jsonl")]
@@ -125,14 +125,14 @@ pub(crate) struct ModelScoreArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ModelGenerateArgs {
-    /// Model or adapter: a directory, a checkpoint of a run (RUN is its last, RUN@best, RUN@250), or org/name[@revision] on
-    /// the Hub; an adapter also loads its base model
+    /// Model or adapter: a directory, a checkpoint of a run (RUN is its last, RUN@best, RUN@250), or
+    /// org/name[@revision] on the Hub; an adapter also loads its base model
     pub(crate) model: String,
     #[command(flatten)]
     pub(crate) input: PromptInput,
     /// LoRA adapter to apply: a PEFT directory, a checkpoint of a run (RUN is its last), or org/name[@revision]. Can be
-    /// repeated, with a label each; all adapters generate in one batch, and `base` is the model without an adapter. An existing directory with `=` in
-    /// its name is not split
+    /// repeated, with a label each; all adapters generate in one batch, and `base` is the model without an adapter. An
+    /// existing directory with `=` in its name is not split
     #[arg(long, value_name = "[NAME=]ADAPTER")]
     pub(crate) adapter: Vec<String>,
     /// Enable thinking mode (with --chat)
@@ -169,7 +169,8 @@ pub(crate) struct ModelGenerateArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ModelMergeArgs {
-    /// Base model: a directory, a checkpoint of a run (RUN is its last, RUN@best, RUN@250), or org/name[@revision] on the Hub
+    /// Base model: a directory, a checkpoint of a run (RUN is its last, RUN@best, RUN@250), or org/name[@revision] on
+    /// the Hub
     pub(crate) model: String,
     /// LoRA adapter: a PEFT directory, a checkpoint of a run (RUN is its last), or org/name[@revision] on the Hub
     pub(crate) adapter: String,

@@ -98,8 +98,8 @@ fn no_goals(shop: &Shop, options: &WebshopOptions) -> Error {
     Error::invalid("goals of webshop", problem)
 }
 
-/// The goals of the split in the catalogue's order; `None` for the splits of the released code, in which every worker has
-/// its own list.
+/// The goals of the split in the catalogue's order; `None` for the splits of the released code, in which every worker
+/// has its own list.
 fn split_goals<'s>(shop: &'s Shop, options: &WebshopOptions) -> Result<Option<&'s [u32]>> {
     let (table, catalogue) = (shop.goals(options.goals), shop.catalogue());
     if table.len() == 0 {
