@@ -42,7 +42,7 @@ def run(mage, arm, args, seed, device, out):
     return {
         "arm": arm, "seed": seed, "device": device, "seconds": seconds,
         "score": [e["mean"] for e in outcome["after"]["score"]], "se": [e["se"] for e in outcome["after"]["score"]],
-        "blanked": [e["mean"] for e in outcome["without_memory"]["score"]],
+        "without_memory": [e["mean"] for e in outcome["without_memory"]["score"]],
         "entropy": metrics[-1]["entropy"], "factual": metrics[-1].get("factual"),
         "memoryless": ceilings["memoryless"], "adaptive": ceilings["sum"]["by_episode"],
     }
@@ -67,15 +67,15 @@ def table(results):
     by_arm = {}
     for r in results:
         by_arm.setdefault(r["arm"], {})[r["seed"]] = r
-    lines = ["| arm | seeds | episode 1 | episode 2 | last episode | 95 % interval over seeds | lowest | last, memory blanked |",
+    lines = ["| arm | seeds | episode 1 | episode 2 | last episode | 95 % interval over seeds | lowest | last, without memory |",
              "|---|---|---|---|---|---|---|---|"]
     for arm, of_arm in by_arm.items():
         mean = lambda n: statistics.fmean(r["score"][n] for r in of_arm.values())
         last = [r["score"][-1] for r in of_arm.values()]
         low, high = interval(last)
-        blank = statistics.fmean(r["blanked"][-1] for r in of_arm.values())
+        without_memory = statistics.fmean(r["without_memory"][-1] for r in of_arm.values())
         lines.append(f"| {arm} | {len(of_arm)} | {mean(0):.3f} | {mean(1):.3f} | **{statistics.fmean(last):.3f}** "
-                     f"| {low:.3f} to {high:.3f} | {min(last):.3f} | {blank:.3f} |")
+                     f"| {low:.3f} to {high:.3f} | {min(last):.3f} | {without_memory:.3f} |")
     base = by_arm.get("mage")
     if base:
         lines += ["", "| `mage` minus | last episode, mean over paired seeds | 95 % interval | p (sign-flip, exact) |", "|---|---|---|---|"]

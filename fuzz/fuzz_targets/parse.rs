@@ -23,7 +23,7 @@ fuzz_target!(|text: &str| {
 
     let registry = Registry::builtin();
     for env_spec in registry.iter() {
-        let task = env_spec.default_population().draw("train", env_spec.info().seats, Seed::new(1)).unwrap();
+        let task = env_spec.default_population().sample_task("train", env_spec.info().seats, Seed::new(1)).unwrap();
         let mut env = env_spec.build(&task).unwrap();
         env.reset(0);
         let step = env.step(&env.parse(text));

@@ -9,7 +9,7 @@ fuzz_target!(|text: &str| {
     let mut population = WebshopSpec.default_population();
     population.set("products", 60.into());
     let seed = Seed::new(text.len() as u64 % 16);
-    let mut env = WebshopSpec.build(&population.draw("train", 1, seed).unwrap()).unwrap();
+    let mut env = WebshopSpec.build(&population.sample_task("train", 1, seed).unwrap()).unwrap();
     env.reset(0);
     let mut total_reward = 0.0;
     for line in text.lines().take(30) {

@@ -1,7 +1,7 @@
 //! Configuration of a meta-episode.
 
 use crate::{
-    Error, MemoryMode, RecallOrder, Result,
+    Error, MemoryMode, RecallOrder, RequestKind, Result,
     prompt::{CONTROL_WORDS, PromptForm, RecalledEpisode},
 };
 use serde::{Deserialize, Serialize};
@@ -78,6 +78,11 @@ impl EpisodeConfig {
             reflect_tokens: env_info.compact_reflection_words as u32 + 1,
             ..EpisodeConfig::default()
         }
+    }
+
+    /// Maximum tokens of the completion of a request.
+    pub fn max_tokens(&self, kind: RequestKind) -> u32 {
+        if kind == RequestKind::Play { self.play_tokens } else { self.reflect_tokens }
     }
 
     /// Rejects invalid configurations.

@@ -44,7 +44,7 @@ pub use metrics::{
     gap_fraction, pass_at_k, summarise,
 };
 pub use penalty::{LengthPenalty, Penalty, PenaltyMode};
-pub use prompt_method::{MemoryFactory, MemoryScope, PromptMethod};
+pub use prompt_method::{MemoryFactory, MemoryScope, PromptMethod, SharedMemory};
 pub use request::{
     Completion, CompletionTokens, Finish, Message, Request, RequestBody, RequestId, RequestKind, Role, TokenUsage,
 };

@@ -11,7 +11,7 @@
 //! use std::sync::Arc;
 //!
 //! let registry = Registry::builtin();
-//! let task = registry.get("kuhn")?.default_population().draw("train", 2, Seed::new(1))?;
+//! let task = registry.get("kuhn")?.default_population().sample_task("train", 2, Seed::new(1))?;
 //! let env = registry.build(&task)?;
 //! let prompts = PromptLibrary::builtin().get("kuhn")?;
 //! let mut meta = MetaEpisode::new(task, env, prompts, Arc::new(EpisodeConfig::default()), Seed::new(7))?;

@@ -263,7 +263,7 @@ impl PromptSet {
 
     /// The rules for a person in `seat`, who sees [`Env::render`](mage_env::Env::render) where the environment has it.
     pub fn rules_for_humans(&self, seat: u8) -> Result<String> {
-        self.render("rules", &RulesContext { seat, drawn: true })
+        self.render("rules", &RulesContext { seat, rendered: true })
     }
 
     /// The turns of a past episode, rendered for memory.
@@ -307,7 +307,7 @@ impl PromptSet {
         }
         let turns = self.render_turns(window, view.episode);
         let context = PlayContext {
-            rules: RulesContext { seat: view.seat, drawn: false },
+            rules: RulesContext { seat: view.seat, rendered: false },
             start: &view.episode.start.text,
             memory,
             number: view.number,
@@ -347,7 +347,7 @@ impl PromptSet {
         }
         let turns = self.render_turns(window, episode);
         let context = ReflectContext {
-            rules: RulesContext { seat, drawn: false },
+            rules: RulesContext { seat, rendered: false },
             start: &episode.start.text,
             left_out: episode.turns.len() - turns.len(),
             turns,
@@ -371,7 +371,7 @@ impl PromptSet {
 
     /// Renders a template of a prompt method, with the rules for `seat`.
     pub(crate) fn method_prompt(&self, name: &str, seat: u8, context: &impl Serialize) -> Result<String> {
-        let rules = RulesContext { seat, drawn: false };
+        let rules = RulesContext { seat, rendered: false };
         Ok(self.render(name, &MethodContext { rules, context })?.trim_end().to_owned())
     }
 
@@ -397,7 +397,7 @@ const LAST_TURN: HistoryWindow = HistoryWindow { turns: 1, observations: 1 };
 struct RulesContext {
     seat: u8,
     /// Whether the reader sees rendered images instead of text observations.
-    drawn: bool,
+    rendered: bool,
 }
 
 /// Template variables of most compact prompts. An update renders thousands of them.

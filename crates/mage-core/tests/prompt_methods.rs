@@ -16,7 +16,7 @@ use std::sync::Arc;
 fn task(env: &str) -> Task {
     let registry = Registry::builtin();
     let env_spec = registry.get(env).unwrap();
-    env_spec.default_population().draw("train", env_spec.info().seats, Seed::new(3)).unwrap()
+    env_spec.default_population().sample_task("train", env_spec.info().seats, Seed::new(3)).unwrap()
 }
 
 fn config(prompt_method: PromptMethod) -> EpisodeConfig {

@@ -3,8 +3,9 @@
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use mage_env::{
-    CurrentPlayer, Deal, Env, EnvSpec, Game, ParsedAction, Population, Rng, Seed, draw, draw_uniform,
+    CurrentPlayer, Deal, Env, EnvSpec, Game, ParsedAction, Population, Rng, Seed,
     kuhn::{Kuhn, KuhnSpec},
+    sample_action, sample_uniform,
     solvers::{BayesAdaptiveSolver, Candidate, Cfr, HistoryTree},
 };
 use std::hint::black_box;
@@ -16,8 +17,8 @@ fn playout(rng: &mut Rng) -> u64 {
     loop {
         let action = match Kuhn.current_player(&state) {
             CurrentPlayer::Terminal => break,
-            CurrentPlayer::Chance => draw(&Kuhn.chance(&state), rng),
-            CurrentPlayer::Player(_) => draw_uniform(&Kuhn.legal(&state), rng),
+            CurrentPlayer::Chance => sample_action(&Kuhn.chance(&state), rng),
+            CurrentPlayer::Player(_) => sample_uniform(&Kuhn.legal(&state), rng),
         };
         Kuhn.apply(&mut state, action);
         steps += 1;
@@ -49,7 +50,8 @@ fn rules(c: &mut Criterion) {
     group.bench_function("random playouts, steps", |b| b.iter(|| black_box(steps(Seed::new(1)))));
 
     let env_spec = KuhnSpec::default();
-    let task = env_spec.default_population().draw("train", 2, Seed::new(1)).expect("the default population has one");
+    let task =
+        env_spec.default_population().sample_task("train", 2, Seed::new(1)).expect("the default population has one");
     let mut env = env_spec.build(&task).expect("the task builds");
     let mut turns = || (0..HANDS as u32).map(|n| episode(env.as_mut(), n % 10, n % 2 == 0)).sum::<u64>();
     group.throughput(Throughput::Elements(turns()));

@@ -2,7 +2,7 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use mage_env::{
-    CurrentPlayer, Game, Opponent, Registry, Seed, draw_uniform,
+    CurrentPlayer, Game, Opponent, Registry, Seed, sample_uniform,
     solvers::mcts::SearchTree,
     tictactoe::{Board, Perfect, TicTacToe, TicTacToeBestResponse, paper_mcts},
 };
@@ -14,7 +14,7 @@ fn rules(c: &mut Criterion) {
         b.iter(|| {
             let mut state = TicTacToe.initial(&mut rng);
             while TicTacToe.current_player(&state) != CurrentPlayer::Terminal {
-                let action = draw_uniform(&TicTacToe.legal(&state), &mut rng);
+                let action = sample_uniform(&TicTacToe.legal(&state), &mut rng);
                 TicTacToe.apply(&mut state, action);
             }
             black_box(TicTacToe.returns(&state))

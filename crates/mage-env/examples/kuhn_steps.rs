@@ -4,7 +4,7 @@
 //! player to move, the legal actions or chance probabilities, and the returns. `benches/peers/kuhn_openspiel.py`
 //! compares it with OpenSpiel.
 
-use mage_env::{CurrentPlayer, Game, Seed, draw, draw_uniform, kuhn::Kuhn};
+use mage_env::{CurrentPlayer, Game, Seed, kuhn::Kuhn, sample_action, sample_uniform};
 use std::{io::Write, process::ExitCode, time::Instant};
 
 fn main() -> ExitCode {
@@ -23,8 +23,8 @@ fn main() -> ExitCode {
         loop {
             let action = match game.current_player(&state) {
                 CurrentPlayer::Terminal => break,
-                CurrentPlayer::Chance => draw(&game.chance(&state), &mut rng),
-                CurrentPlayer::Player(_) => draw_uniform(&game.legal(&state), &mut rng),
+                CurrentPlayer::Chance => sample_action(&game.chance(&state), &mut rng),
+                CurrentPlayer::Player(_) => sample_uniform(&game.legal(&state), &mut rng),
             };
             game.apply(&mut state, action);
             steps += 1;

@@ -4,7 +4,7 @@
 //! JSON object. Each rate comes with a result of the games, which shows that both implementations do the same work.
 
 use mage_env::{
-    CurrentPlayer, Game, ParsedAction, Registry, Seed, draw_uniform,
+    CurrentPlayer, Game, ParsedAction, Registry, Seed, sample_uniform,
     solvers::mcts::{Mcts, SearchTree},
     tictactoe::{Board, BoardCell, TicTacToe, paper_mcts},
 };
@@ -57,7 +57,7 @@ fn random_games(games: u64, seed: Seed) -> (f64, f64) {
     for _ in 0..games {
         let mut state = TicTacToe.initial(&mut rng);
         while TicTacToe.current_player(&state) != CurrentPlayer::Terminal {
-            let action = draw_uniform(&TicTacToe.legal(&state), &mut rng);
+            let action = sample_uniform(&TicTacToe.legal(&state), &mut rng);
             TicTacToe.apply(&mut state, action);
             steps += 1;
         }
@@ -72,7 +72,7 @@ fn text_games(games: u64, seed: Seed) -> Result<f64, Box<dyn Error>> {
     let env_spec = registry.get("tictactoe")?;
     let mut population = env_spec.default_population();
     population.opponents = vec![mage_env::PopulationMember::in_domain("random", 1.0)];
-    let mut env = registry.build(&population.draw("train", 2, seed)?)?;
+    let mut env = registry.build(&population.sample_task("train", 2, seed)?)?;
     let mut rng = seed.child("agent").rng();
     let mut steps = 0_u64;
     let clock = Instant::now();

@@ -35,12 +35,12 @@ pub struct OptionDoc {
     /// Accepted values and the default.
     pub values: String,
     /// A description.
-    pub about: String,
+    pub description: String,
 }
 
 impl OptionDoc {
     /// An option with its description.
-    pub fn new(key: &str, values: &str, about: &str) -> Self {
-        OptionDoc { key: key.to_owned(), values: values.to_owned(), about: about.to_owned() }
+    pub fn new(key: &str, values: &str, description: &str) -> Self {
+        OptionDoc { key: key.to_owned(), values: values.to_owned(), description: description.to_owned() }
     }
 }

@@ -106,8 +106,8 @@ pub trait Opponent<G: Game>: Send + Sync {
     /// Chooses an action. The default samples [`policy`](Opponent::policy), or plays uniformly without one.
     fn act(&self, game: &G, s: &G::State, seat: u8, rng: &mut Rng) -> ActionId {
         match self.policy(game, s, seat) {
-            Some(p) => draw(&p, rng),
-            None => draw_uniform(&game.legal(s), rng),
+            Some(p) => sample_action(&p, rng),
+            None => sample_uniform(&game.legal(s), rng),
         }
     }
 
@@ -128,11 +128,11 @@ impl<G: Game> Opponent<G> for UniformOpponent {
 }
 
 /// Samples a distribution over actions.
-pub fn draw(probs: &ActionProbs, rng: &mut Rng) -> ActionId {
+pub fn sample_action(probs: &ActionProbs, rng: &mut Rng) -> ActionId {
     probs[weighted_index(probs.iter().map(|(_, p)| *p), rng)].0
 }
 
 /// Samples an action uniformly.
-pub fn draw_uniform(actions: &ActionList, rng: &mut Rng) -> ActionId {
+pub fn sample_uniform(actions: &ActionList, rng: &mut Rng) -> ActionId {
     actions[rng.random_range(0..actions.len())]
 }

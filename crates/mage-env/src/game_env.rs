@@ -5,7 +5,7 @@
 
 use crate::{
     ActionId, Anchor, CurrentPlayer, End, Env, GameTree, Observation, OpponentSchedule, Outcome, ParsedAction, Rng,
-    Seed, Step, TextGame, game::draw, solvers::game_tree,
+    Seed, Step, TextGame, game::sample_action, solvers::game_tree,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -80,7 +80,7 @@ impl<G: TextGame> GameEnv<G> {
                 CurrentPlayer::Player(p) if p == self.seat => return,
                 CurrentPlayer::Chance => {
                     let rng = opening.as_deref_mut().unwrap_or(&mut rng);
-                    draw(&self.game.chance(&self.state), rng)
+                    sample_action(&self.game.chance(&self.state), rng)
                 }
                 CurrentPlayer::Player(p) => {
                     opening = None; // the deal is over once a player acts

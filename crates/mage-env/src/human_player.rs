@@ -112,7 +112,7 @@ mod tests {
         let registry = Registry::builtin();
         for (name, seat, agent, human) in [("kuhn", 1, "BET", "BET"), ("kuhn", 0, "BET", "PASS")] {
             let env_spec = registry.get(name).unwrap();
-            let mut task = env_spec.default_population().draw("train", 2, Seed::new(3)).unwrap();
+            let mut task = env_spec.default_population().sample_task("train", 2, Seed::new(3)).unwrap();
             task.seat = seat;
             let player = Arc::new(ScriptedHuman { words: vec![human], ..ScriptedHuman::default() });
             let mut env =
@@ -135,7 +135,7 @@ mod tests {
         let rooms = registry.get("sokoban").unwrap();
         let population = rooms.default_population();
         let split = population.splits().next().unwrap().to_owned();
-        let task = population.draw(&split, 1, Seed::new(3)).unwrap();
+        let task = population.sample_task(&split, 1, Seed::new(3)).unwrap();
         assert!(rooms.build_with_human(&task, Arc::new(ScriptedHuman::default())).unwrap().is_none());
     }
 }

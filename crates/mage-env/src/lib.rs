@@ -11,7 +11,7 @@
 //!
 //! let registry = Registry::builtin();
 //! let kuhn = registry.get("kuhn")?;
-//! let task = kuhn.default_population().draw("train", 2, Seed::new(1))?;
+//! let task = kuhn.default_population().sample_task("train", 2, Seed::new(1))?;
 //! let mut env = registry.build(&task)?;
 //! let first = env.reset(0);
 //! assert!(first.text.starts_with("Your card:"));
@@ -36,6 +36,7 @@ mod registry;
 mod scripted_agent;
 pub mod solvers;
 mod task;
+mod without_replacement;
 mod world_solver;
 mod worlds;
 
@@ -48,8 +49,8 @@ pub use env::{ActionPhrase, Anchor, End, Env, Observation, Outcome, ParsedAction
 pub use env_info::{EnvInfo, OptionDoc};
 pub use error::{Error, Result, nearest_name};
 pub use game::{
-    ActionId, ActionList, ActionProbs, CurrentPlayer, Game, MAX_PLAYERS, Opponent, TextGame, UniformOpponent, draw,
-    draw_uniform,
+    ActionId, ActionList, ActionProbs, CurrentPlayer, Game, MAX_PLAYERS, Opponent, TextGame, UniformOpponent,
+    sample_action, sample_uniform,
 };
 pub use game_env::{Deal, GameEnv};
 pub use human_player::{HumanPlayer, HumanView};

@@ -129,17 +129,17 @@ impl<G: Game + 'static> OpponentKinds<G> {
     pub fn add(
         &mut self,
         kind: &str,
-        about: &str,
+        description: &str,
         make: impl Fn(&OptionMap) -> Result<Strategy<G>> + Send + Sync + 'static,
     ) {
-        self.kinds.insert(kind.to_owned(), (about.to_owned(), Box::new(make)));
+        self.kinds.insert(kind.to_owned(), (description.to_owned(), Box::new(make)));
     }
 
     /// Adds a kind without parameters.
-    pub fn add_plain(&mut self, kind: &str, about: &str, strategy: impl Opponent<G> + 'static) {
+    pub fn add_plain(&mut self, kind: &str, description: &str, strategy: impl Opponent<G> + 'static) {
         let strategy: Strategy<G> = Arc::new(strategy);
         let location = format!("opponent `{kind}`");
-        self.add(kind, about, move |params| {
+        self.add(kind, description, move |params| {
             params.read::<NoParams>(&location)?;
             Ok(Arc::clone(&strategy))
         });
@@ -149,18 +149,18 @@ impl<G: Game + 'static> OpponentKinds<G> {
     pub fn add_numbered(
         &mut self,
         stem: &str,
-        about: &str,
+        description: &str,
         make: impl Fn(u64, &OptionMap) -> Result<Strategy<G>> + Send + Sync + 'static,
     ) {
-        self.numbered.insert(stem.to_owned(), (about.to_owned(), Box::new(make)));
+        self.numbered.insert(stem.to_owned(), (description.to_owned(), Box::new(make)));
     }
 
     /// Every kind with a description; `-N` stands for any number.
     pub fn docs(&self) -> Vec<(String, String)> {
         let switching =
             "switches between the kinds in `between` from episode to episode; stays with probability `stay`".to_owned();
-        let plain = self.kinds.iter().map(|(kind, (about, _))| (kind.clone(), about.clone()));
-        let numbered = self.numbered.iter().map(|(stem, (about, _))| (format!("{stem}-N"), about.clone()));
+        let plain = self.kinds.iter().map(|(kind, (description, _))| (kind.clone(), description.clone()));
+        let numbered = self.numbered.iter().map(|(stem, (description, _))| (format!("{stem}-N"), description.clone()));
         let mut docs: Vec<(String, String)> = plain.chain(numbered).collect();
         docs.sort();
         docs.push((SWITCHING.to_owned(), switching));

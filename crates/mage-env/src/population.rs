@@ -1,4 +1,4 @@
-//! Populations: weighted opponents and options from which tasks are drawn.
+//! Populations: weighted opponents and options from which tasks are sampled.
 //!
 //! A [`Population`] is a TOML file: weighted opponents in named splits, the agent's seats, and the options of the
 //! environment. Training draws one opponent and seat per *group*; all members of the group share them.
@@ -207,8 +207,8 @@ impl Population {
         }
     }
 
-    /// Draws a task of a split: opponent and seat by weight, and its own seed.
-    pub fn draw(&self, split: &str, seats: u8, seed: Seed) -> Result<Task> {
+    /// Samples a task of a split: opponent and seat by weight, and its own seed.
+    pub fn sample_task(&self, split: &str, seats: u8, seed: Seed) -> Result<Task> {
         let opponents = self.in_split(split)?;
         let shares = self.seat_shares(seats)?;
         let pick = weighted_index(opponents.iter().map(|(w, _)| *w), &mut seed.child("opponent").rng());
@@ -223,13 +223,20 @@ impl Population {
     }
 
     /// The tasks of a group of `size` members.
-    pub fn draw_group(&self, split: &str, seats: u8, seed: Seed, size: usize, grouping: Grouping) -> Result<Vec<Task>> {
-        let first = self.draw(split, seats, seed)?;
+    pub fn sample_group(
+        &self,
+        split: &str,
+        seats: u8,
+        seed: Seed,
+        size: usize,
+        grouping: Grouping,
+    ) -> Result<Vec<Task>> {
+        let first = self.sample_task(split, seats, seed)?;
         match grouping {
             Grouping::Stationary => Ok(vec![first; size]),
             Grouping::Mixed => (0..size)
                 .map(|i| {
-                    let own = self.draw(split, seats, seed.child("member").at(i as u64))?;
+                    let own = self.sample_task(split, seats, seed.child("member").at(i as u64))?;
                     Ok(Task { seed: first.seed, ..own })
                 })
                 .collect(),
@@ -257,11 +264,11 @@ mod tests {
     }
 
     #[test]
-    fn draw_frequencies_match_weights_splits_and_seats() {
+    fn sample_frequencies_match_weights_splits_and_seats() {
         let p = sample();
         let mut counts = BTreeMap::new();
         for i in 0..20_000 {
-            let t = p.draw("train", 2, Seed::new(i)).unwrap();
+            let t = p.sample_task("train", 2, Seed::new(i)).unwrap();
             *counts.entry((t.opponent.unwrap().name, t.seat)).or_insert(0) += 1;
         }
         assert_eq!(counts.len(), 6);
@@ -274,10 +281,10 @@ mod tests {
     #[test]
     fn stationary_groups_share_one_task_and_mixed_groups_only_the_seed() {
         let p = sample();
-        let group = p.draw_group("train", 2, Seed::new(3), 8, Grouping::Stationary).unwrap();
+        let group = p.sample_group("train", 2, Seed::new(3), 8, Grouping::Stationary).unwrap();
         assert!(group.iter().all(|t| *t == group[0]));
         let mixed: Vec<_> =
-            (0..10).flat_map(|g| p.draw_group("train", 2, Seed::new(g), 8, Grouping::Mixed).unwrap()).collect();
+            (0..10).flat_map(|g| p.sample_group("train", 2, Seed::new(g), 8, Grouping::Mixed).unwrap()).collect();
         assert!(mixed.chunks(8).any(|g| g.iter().any(|t| t.opponent != g[0].opponent)));
         assert!(mixed.chunks(8).any(|g| g.iter().any(|t| t.seat != g[0].seat)));
         assert!(mixed.chunks(8).all(|g| g.iter().all(|t| t.seed == g[0].seed)));
@@ -296,9 +303,9 @@ mod tests {
             "env = \"sokoban\"\noptions = { boxes = 2, rows = 7 }\n[split.out-of-domain]\nboxes = 3\n[split.far]\n";
         let mut p = Population::from_toml(text, "p.toml").unwrap();
         assert_eq!(p.splits().collect::<Vec<_>>(), ["train", "in-domain", "out-of-domain", "far"]);
-        let boxes = |p: &Population, split| p.draw(split, 1, Seed::new(1)).unwrap().options.0["boxes"].clone();
+        let boxes = |p: &Population, split| p.sample_task(split, 1, Seed::new(1)).unwrap().options.0["boxes"].clone();
         assert_eq!([boxes(&p, "train"), boxes(&p, "out-of-domain"), boxes(&p, "far")], [2, 3, 2]);
-        assert!(p.draw("fra", 1, Seed::new(1)).unwrap_err().to_string().contains("did you mean `far`"));
+        assert!(p.sample_task("fra", 1, Seed::new(1)).unwrap_err().to_string().contains("did you mean `far`"));
         assert_eq!(Population::from_toml(&toml::to_string(&p).unwrap(), "again").unwrap(), p);
         p.set("boxes", 1.into());
         assert_eq!([boxes(&p, "train"), boxes(&p, "out-of-domain")], [1, 1]);

@@ -58,19 +58,19 @@ pub struct ScriptedAgentInfo {
     /// The name.
     pub name: String,
     /// A description.
-    pub about: String,
+    pub description: String,
     /// Whether it knows hidden parts of the task.
     pub full_info: bool,
 }
 
 impl ScriptedAgentInfo {
     /// An agent that knows only its prompt.
-    pub fn new(name: &str, about: &str) -> Self {
-        ScriptedAgentInfo { name: name.to_owned(), about: about.to_owned(), full_info: false }
+    pub fn new(name: &str, description: &str) -> Self {
+        ScriptedAgentInfo { name: name.to_owned(), description: description.to_owned(), full_info: false }
     }
 
     /// An agent that knows the task.
-    pub fn with_full_info(name: &str, about: &str) -> Self {
-        ScriptedAgentInfo { full_info: true, ..Self::new(name, about) }
+    pub fn with_full_info(name: &str, description: &str) -> Self {
+        ScriptedAgentInfo { full_info: true, ..Self::new(name, description) }
     }
 }

@@ -33,7 +33,7 @@ fn memoryless_best_response_and_full_information_values_match_publication() {
         close(response(s, "conservative"), con, 9);
         close(response(s, "aggressive"), agg, 9);
         close(response(s, "intermediate"), int, 9);
-        assert_eq!(s.share, 0.5);
+        assert_eq!(s.probability, 0.5);
     }
     row(&r.mean.memoryless, &[0.125; 3], 9);
     row(&r.mean.full_info, &[0.275; 3], 9);
@@ -486,7 +486,8 @@ fn belief_updates_from_facts_equal_those_from_observations() {
                         indistinguishable.iter().map(of).sum()
                     })
                     .collect();
-                let ours = kuhn::likelihood_from_facts(&bayes, &facts).unwrap();
+                let seen = kuhn::observations_from_facts(&facts, bayes.seat()).unwrap();
+                let ours = bayes.likelihood(&seen.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
                 ours.iter().zip(&by_hand).for_each(|(a, b)| assert!((a - b).abs() < 1e-12, "{facts}: {a} is not {b}"));
                 let total: f64 = by_hand.iter().sum();
                 let next = kuhn::update_from_facts(&bayes, &bayes.prior(), &facts).unwrap();

@@ -84,7 +84,7 @@ fn infeasible_configurations_are_rejected() {
 }
 
 fn task(population: &Population, split: &str, seed: u64) -> Task {
-    population.draw(split, 1, Seed::new(seed)).unwrap()
+    population.sample_task(split, 1, Seed::new(seed)).unwrap()
 }
 
 #[test]
@@ -156,4 +156,36 @@ fn invalid_options_are_named() {
     let end = env.step(&env.parse("left")).end;
     assert!(matches!(end, Some(End::Terminated { outcome: Outcome::Won, .. })));
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn levels_are_assigned_without_replacement_and_generated_rooms_are_not_assigned() {
+    let folder = tempfile::tempdir().unwrap();
+    let level = |gap: usize| format!("#{0}###\n#@{1}$.#\n#{0}###\n", "#".repeat(gap + 1), " ".repeat(gap));
+    std::fs::write(folder.path().join("mine.xsb"), (0..7).map(level).collect::<Vec<_>>().join("\n")).unwrap();
+    let registry = Registry::builtin();
+    let env_spec = registry.get("sokoban").unwrap();
+    let tasks = |options: &OptionMap, first: u64, count: u64| {
+        let task = |i| Task {
+            env: EnvId::new("sokoban"),
+            options: options.clone(),
+            opponent: None,
+            seat: 0,
+            seed: Seed::new(i),
+        };
+        let mut tasks: Vec<Task> = (first..first + count).map(task).collect();
+        env_spec.assign_without_replacement(&mut tasks, first, Seed::new(3)).unwrap();
+        tasks
+    };
+    let levels = OptionMap::default().with("levels", folder.path().to_str().unwrap());
+    let starts =
+        |tasks: &[Task]| -> Vec<String> { tasks.iter().map(|t| registry.build(t).unwrap().reset(0).compact).collect() };
+    let all = tasks(&levels, 0, 21);
+    for pass in starts(&all).chunks(7) {
+        assert_eq!(pass.iter().collect::<std::collections::BTreeSet<_>>().len(), 7, "every level before any repeats");
+    }
+    assert_eq!(starts(&tasks(&levels, 10, 5)), starts(&all)[10..15], "the same sequence from another offset");
+    for options in [OptionMap::default(), levels.with("level", 2)] {
+        assert!(tasks(&options, 0, 5).iter().all(|t| t.options == options), "{options:?}");
+    }
 }

@@ -173,7 +173,7 @@ fn splits_are_disjoint_and_the_released_ones_overlap() {
     let env_spec = WebshopSpec;
     let population = env_spec.default_population();
     let goals = |split: &str| -> BTreeSet<String> {
-        let drawn = (0..400).map(|i| population.draw(split, 1, Seed::new(i)).unwrap());
+        let drawn = (0..400).map(|i| population.sample_task(split, 1, Seed::new(i)).unwrap());
         drawn.map(|t| instruction(&mut *env_spec.build(&t).unwrap(), 0)).collect()
     };
     let [train, in_domain, out_of_domain] = ["train", "in-domain", "out-of-domain"].map(goals);
@@ -187,6 +187,36 @@ fn splits_are_disjoint_and_the_released_ones_overlap() {
     };
     let leaking = unpriced(goals("reference-train")).intersection(&unpriced(goals("reference-validation"))).count();
     assert!(leaking > 5, "{leaking}");
+}
+
+#[test]
+fn goals_are_assigned_without_replacement() {
+    let tasks = |options: &OptionMap, first: u64, count: u64| {
+        let mut tasks: Vec<Task> = (first..first + count).map(|i| task(options.clone(), i)).collect();
+        WebshopSpec.assign_without_replacement(&mut tasks, first, Seed::new(3)).unwrap();
+        tasks
+    };
+    let goals = |tasks: &[Task]| -> Vec<String> {
+        tasks.iter().map(|t| instruction(&mut *WebshopSpec.build(t).unwrap(), 0)).collect()
+    };
+    let small = OptionMap::default().with("products", 60).with("goal_seed", 5);
+    for split in ["train", "in-domain", "out-of-domain"] {
+        let options = small.clone().with("split", split);
+        let sampled: BTreeSet<String> =
+            goals(&(0..3000).map(|i| task(options.clone(), i)).collect::<Vec<_>>()).into_iter().collect();
+        let all = tasks(&options, 0, 400);
+        let indices: Vec<u64> = all.iter().map(|t| t.options.0["goal_index"].as_u64().unwrap()).collect();
+        let size = indices.iter().collect::<BTreeSet<_>>().len();
+        for pass in indices.chunks_exact(size) {
+            assert_eq!(pass.iter().collect::<BTreeSet<_>>().len(), size, "every goal before any repeats");
+        }
+        assert!(size > 3 && indices.len() > size, "{split}: {size}");
+        assert_eq!(goals(&all).into_iter().collect::<BTreeSet<_>>(), sampled, "the goals of the split, all of them");
+        assert_eq!(tasks(&options, 17, 20), all[17..37], "the same sequence from another offset");
+    }
+    for options in [small.clone().with("split", "reference-validation"), small.with("goal_index", 3)] {
+        assert!(tasks(&options, 0, 5).iter().all(|t| t.options == options), "{options:?}");
+    }
 }
 
 #[test]
@@ -229,7 +259,7 @@ fn played(name: &str, tasks: u64, episodes: u32, overridden: &[u32]) -> Vec<u32>
     let maker = env_spec.scripted_agent(&query).unwrap();
     let mut won = vec![0; episodes as usize];
     for i in 0..tasks {
-        let task = population.draw("in-domain", 1, Seed::new(i)).unwrap();
+        let task = population.sample_task("in-domain", 1, Seed::new(i)).unwrap();
         let (mut env, mut agent) = (env_spec.build(&task).unwrap(), maker.make(&task, Seed::new(i)));
         let mut memory: Vec<String> = Vec::new();
         for episode in 0..episodes {

@@ -36,8 +36,8 @@ pub(super) struct ActionCounter {
 }
 
 impl ActionCounter {
-    pub(super) fn add(&mut self, record: &Trajectory) {
-        for (n, episode) in record.episodes.iter().enumerate() {
+    pub(super) fn add(&mut self, trajectory: &Trajectory) {
+        for (n, episode) in trajectory.episodes.iter().enumerate() {
             for turn in &episode.turns {
                 let name = &turn.anchor.0;
                 let state = match (self.states.get(name), self.states.len()) {

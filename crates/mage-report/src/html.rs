@@ -13,12 +13,12 @@ const SCRIPT: &str = include_str!("page/page.js");
 /// Sections of the page: id, title of the tab, text of an empty section.
 const SECTIONS: [(&str, &str, &str); 7] = [
     ("table", "Table 1", ""),
-    ("curves", "Curves", "No evaluation records."),
+    ("curves", "Curves", "No evaluation trajectories."),
     ("learning", "Learning", "No training runs."),
     ("ablations", "Ablations", "No ablations."),
     ("opponents", "Opponents", "The evaluated environments have no opponents."),
-    ("actions", "States & actions", "No evaluation records."),
-    ("transcripts", "Transcripts", "No evaluation records."),
+    ("actions", "States & actions", "No evaluation trajectories."),
+    ("transcripts", "Transcripts", "No evaluation trajectories."),
 ];
 
 /// Renders the page.

@@ -1,4 +1,4 @@
-//! Search for run directories, evaluation records and summaries.
+//! Search for run directories, evaluation trajectories and summaries.
 
 use mage_train::{Error, Result, eval::store};
 use std::{
@@ -12,8 +12,8 @@ use std::{
 pub(super) struct InputFiles {
     /// Run directories.
     pub(super) runs: Vec<PathBuf>,
-    /// Files with evaluation records.
-    pub(super) records: Vec<PathBuf>,
+    /// Files with evaluation trajectories.
+    pub(super) trajectories: Vec<PathBuf>,
     /// Files written by `mage eval --summary`.
     pub(super) summaries: Vec<PathBuf>,
     /// Files named by the caller that are none of these.
@@ -31,7 +31,7 @@ pub(super) fn find(paths: &[PathBuf]) -> Result<InputFiles> {
     for path in paths {
         scan(path, MAX_DEPTH, true, &mut found)?;
     }
-    for list in [&mut found.runs, &mut found.records, &mut found.summaries, &mut found.unknown] {
+    for list in [&mut found.runs, &mut found.trajectories, &mut found.summaries, &mut found.unknown] {
         list.sort();
         list.dedup();
     }
@@ -64,7 +64,9 @@ fn scan(path: &Path, depth: usize, explicit: bool, found: &mut InputFiles) -> Re
         return Ok(());
     }
     match path.extension().and_then(|e| e.to_str()) {
-        Some("jsonl") if metadata.len() == 0 || starts_with_record(path)? => found.records.push(path.to_owned()),
+        Some("jsonl") if metadata.len() == 0 || starts_with_trajectory(path)? => {
+            found.trajectories.push(path.to_owned());
+        }
         Some("json") if is_summary(path)? => found.summaries.push(path.to_owned()),
         _ if explicit => found.unknown.push(path.to_owned()),
         _ => {}
@@ -72,7 +74,7 @@ fn scan(path: &Path, depth: usize, explicit: bool, found: &mut InputFiles) -> Re
     Ok(())
 }
 
-fn starts_with_record(path: &Path) -> Result<bool> {
+fn starts_with_trajectory(path: &Path) -> Result<bool> {
     let mut opening = Vec::new();
     let file = File::open(path).map_err(Error::io(path))?;
     file.take(store::LINE_PREFIX.len() as u64).read_to_end(&mut opening).map_err(Error::io(path))?;

@@ -30,7 +30,7 @@ pub use input_files::find_runs;
 pub use interval_estimate::{IntervalEstimate, p_value};
 pub use load::{load_report, unevaluated_runs};
 pub use markdown::markdown;
-pub use method_result::{CeilingCurves, CurvePoint, MethodResult, SliceResult};
+pub use method_result::{CeilingCurves, CurvePoint, MethodResult, SliceResult, TokenBudget};
 pub use png::PngRenderer;
 pub use tables::{ReportTable, tables};
 pub use training_run::{EvalPoint, TrainingRun, read_run};

@@ -1,11 +1,11 @@
-//! Reads run directories, evaluation records and summaries into a report.
+//! Reads run directories, evaluation trajectories and summaries into a report.
 
 use super::{
     ActionCounts, Report, ReportLimits, Transcript,
     action_counts::ActionCounter,
     comparison::{TaskResults, comparisons},
     input_files,
-    method_result::{CeilingCurves, MethodResult, MetricCurves, compute_metrics, metrics_from_summary},
+    method_result::{CeilingCurves, MethodResult, MetricCurves, TokenBudget, compute_metrics, metrics_from_summary},
     paper_results,
     training_run::{self, OracleCeilings, TrainingRun},
     transcript::TranscriptSample,
@@ -46,7 +46,7 @@ struct PolicySummary {
     weights: String,
     /// Absent for scripted agents.
     sampling: Option<serde_json::Value>,
-    /// Parsed only if there are no records.
+    /// Parsed only if there are no trajectories.
     summary: serde_json::Value,
     errors: u64,
 }
@@ -62,21 +62,28 @@ struct ResultKey {
     hash: Hash,
 }
 
-/// Description of records by a summary file.
+/// Description of trajectories by a summary file.
 struct SummaryEntry {
     key: ResultKey,
+    details: ResultDetails,
+    errors: u64,
+    summary: serde_json::Value,
+    seeds: SeedLabels,
+    /// Whether trajectories were found.
+    has_trajectories: bool,
+}
+
+/// What a summary file states about a result.
+#[derive(Clone, Default)]
+struct ResultDetails {
     unit: String,
     episodes: u32,
     early_stop: bool,
     ceiling: Option<CeilingCurves>,
-    errors: u64,
-    summary: serde_json::Value,
-    seeds: SeedLabels,
-    /// Whether records were found.
-    has_records: bool,
+    budget: Option<TokenBudget>,
 }
 
-/// Maps the agent seed of a record to the seed on the command line.
+/// Maps the agent seed of a trajectory to the seed on the command line.
 #[derive(Default)]
 struct SeedLabels {
     /// The seed with which the policy was trained.
@@ -98,7 +105,7 @@ impl SeedLabels {
         SeedLabels { trained, seeds }
     }
 
-    /// Label of a record's seed; its hash if no summary describes the record.
+    /// Label of a trajectory's seed; its hash if no summary describes the trajectory.
     fn label(&self, seed: Seed) -> String {
         let label = self
             .seeds
@@ -111,12 +118,9 @@ impl SeedLabels {
     }
 }
 
-/// Accumulates the records of one result.
+/// Accumulates the trajectories of one result.
 struct ResultBuilder {
-    unit: String,
-    episodes: u32,
-    early_stop: bool,
-    ceiling: Option<CeilingCurves>,
+    details: ResultDetails,
     results: Vec<(usize, MetaEpisodeResult)>,
     failed: HashSet<Hash>,
     finished: HashSet<Hash>,
@@ -127,10 +131,7 @@ struct ResultBuilder {
 impl ResultBuilder {
     fn new(limits: ReportLimits) -> Self {
         ResultBuilder {
-            unit: "score".to_owned(),
-            episodes: 0,
-            early_stop: false,
-            ceiling: None,
+            details: ResultDetails { unit: "score".to_owned(), ..ResultDetails::default() },
             results: Vec::new(),
             failed: HashSet::new(),
             finished: HashSet::new(),
@@ -139,21 +140,22 @@ impl ResultBuilder {
         }
     }
 
-    fn add(&mut self, record: &Trajectory, task: usize, source: (&str, &SeedLabels), limits: ReportLimits) {
-        let id = Hash::of(&record.key);
-        let Some(result) = record.result() else {
+    fn add(&mut self, trajectory: &Trajectory, task: usize, source: (&str, &SeedLabels), limits: ReportLimits) {
+        let id = Hash::of(&trajectory.key);
+        let Some(result) = trajectory.result() else {
             self.failed.insert(id);
             return;
         };
         if !self.finished.insert(id) {
             return;
         }
-        self.episodes = self.episodes.max(result.episodes.len() as u32);
-        self.early_stop |= result.stopped_after_win;
-        self.actions.add(record);
+        self.details.episodes = self.details.episodes.max(result.episodes.len() as u32);
+        self.details.early_stop |= result.stopped_after_win;
+        self.actions.add(trajectory);
         let won = result.episodes.iter().any(|e| e.ending == mage_core::EpisodeEnding::Won);
         let (method, seeds) = source;
-        self.transcripts.offer(id, won, || Transcript::new(record, method, seeds.label(record.key.seed), limits.text));
+        self.transcripts
+            .offer(id, won, || Transcript::new(trajectory, method, seeds.label(trajectory.key.seed), limits.text));
         self.results.push((task, result));
     }
 }
@@ -165,14 +167,14 @@ pub fn load_report(paths: &[PathBuf], limits: ReportLimits) -> Result<Report> {
     let mut notes = Vec::new();
     for path in &found.unknown {
         notes.push(format!(
-            "{}: not a run directory, and neither records nor a summary of an evaluation; skipped",
+            "{}: not a run directory, and neither trajectories nor a summary of an evaluation; skipped",
             path.display()
         ));
     }
     let mut summaries = read_summaries(&found.summaries, &mut notes);
     let mut builders: BTreeMap<ResultKey, ResultBuilder> = BTreeMap::new();
     let mut tasks = HashMap::new();
-    for path in &found.records {
+    for path in &found.trajectories {
         read_store(path, &mut summaries, &mut builders, &mut tasks, limits, &mut notes)?;
     }
     if found.replaced > 0 {
@@ -191,41 +193,39 @@ pub fn load_report(paths: &[PathBuf], limits: ReportLimits) -> Result<Report> {
         }
         let index = report.results.len();
         transcripts.push(kept.into_iter().map(|t| Transcript { result: Some(index), ..t }).collect::<Vec<_>>());
-        let metrics = compute_metrics(&builder.results, builder.episodes);
+        let metrics = compute_metrics(&builder.results, builder.details.episodes);
         let actions = builder.actions.finish(limits.spheres);
         omitted.steps += actions.omitted;
         task_results.push(TaskResults { result: index, task_set: key.hash, results: builder.results });
-        let description = (builder.unit, builder.episodes, builder.early_stop, builder.ceiling);
-        report.results.push(MethodResult { actions, ..method_result(key, description, metrics, errors) });
+        report.results.push(MethodResult { actions, ..method_result(key, builder.details, metrics, errors) });
     }
     report.comparisons = comparisons(&report.results, &task_results);
-    let without_records: Vec<SummaryEntry> = summaries.into_values().filter(|s| !s.has_records).collect();
-    for entry in without_records {
+    let without_trajectories: Vec<SummaryEntry> = summaries.into_values().filter(|s| !s.has_trajectories).collect();
+    for entry in without_trajectories {
         let summary: MetricSummary = match serde_json::from_value(entry.summary) {
             Ok(summary) => summary,
             Err(e) => {
                 let (method, task_set) = (entry.key.method, entry.key.task_set);
                 notes.push(format!(
-                    "{method} on {task_set}: no records, and the summary is of another version ({e}); skipped"
+                    "{method} on {task_set}: no trajectories, and the summary is of another version ({e}); skipped"
                 ));
                 continue;
             }
         };
-        notes.push(format!("{} on {}: no records; read from the summary", entry.key.method, entry.key.task_set));
+        notes.push(format!("{} on {}: no trajectories; read from the summary", entry.key.method, entry.key.task_set));
         let metrics = metrics_from_summary(&summary);
-        let description = (entry.unit, entry.episodes, entry.early_stop, entry.ceiling);
-        report.results.push(method_result(entry.key, description, metrics, entry.errors));
+        report.results.push(method_result(entry.key, entry.details, metrics, entry.errors));
     }
     for path in &found.runs {
         match training_run::read_run(path, &mut |note| notes.push(note)) {
             Ok(run) => {
                 let mut sample = TranscriptSample::new(limits.transcripts);
                 let label = format!("{}, training, seed {}", run.name(), run.seed);
-                for record in training_run::newest_trajectories(path, &mut |note| notes.push(note)) {
-                    let seed = SeedLabels::default().label(record.key.seed);
-                    let transcript = || Transcript::new(&record, &label, seed, limits.text);
-                    let won = record.episodes.iter().any(mage_core::episode::Episode::won);
-                    sample.offer(Hash::of(&record.key), won, transcript);
+                for trajectory in training_run::newest_trajectories(path, &mut |note| notes.push(note)) {
+                    let seed = SeedLabels::default().label(trajectory.key.seed);
+                    let transcript = || Transcript::new(&trajectory, &label, seed, limits.text);
+                    let won = trajectory.episodes.iter().any(mage_core::episode::Episode::won);
+                    sample.offer(Hash::of(&trajectory.key), won, transcript);
                 }
                 let (kept, seen) = sample.finish();
                 omitted.transcripts += seen - kept.len() as u64;
@@ -256,13 +256,8 @@ pub fn unevaluated_runs(report: &Report) -> Vec<&TrainingRun> {
     report.runs.iter().filter(|r| r.finished).filter(in_table).filter(|r| !evaluated(r)).collect()
 }
 
-fn method_result(
-    key: ResultKey,
-    description: (String, u32, bool, Option<CeilingCurves>),
-    metrics: MetricCurves,
-    errors: u64,
-) -> MethodResult {
-    let (unit, episodes, early_stop, ceiling) = description;
+fn method_result(key: ResultKey, details: ResultDetails, metrics: MetricCurves, errors: u64) -> MethodResult {
+    let ResultDetails { unit, episodes, early_stop, ceiling, budget } = details;
     MethodResult {
         env: key.env,
         task_set: key.task_set,
@@ -270,6 +265,7 @@ fn method_result(
         method: key.method,
         ablation: key.ablation,
         policy: key.policy,
+        budget,
         unit,
         episodes,
         early_stop,
@@ -330,9 +326,9 @@ fn limit_bytes(lists: Vec<Vec<Transcript>>, bytes: usize, omitted: &mut Omitted)
 }
 
 /// Hash of the task set, hash of the method, weights.
-type RecordIdentity = (Hash, Hash, String);
+type TrajectoryIdentity = (Hash, Hash, String);
 
-fn read_summaries(files: &[PathBuf], notes: &mut Vec<String>) -> BTreeMap<RecordIdentity, SummaryEntry> {
+fn read_summaries(files: &[PathBuf], notes: &mut Vec<String>) -> BTreeMap<TrajectoryIdentity, SummaryEntry> {
     let mut entries = BTreeMap::new();
     for path in files {
         let read = fs::read(path).map_err(|e| e.to_string());
@@ -366,14 +362,17 @@ fn read_summaries(files: &[PathBuf], notes: &mut Vec<String>) -> BTreeMap<Record
             let trained = cell.as_ref().map(|c| c.seed).filter(|_| is_run);
             let entry = SummaryEntry {
                 key,
-                unit: file.unit.clone(),
-                episodes: file.episodes,
-                early_stop: file.early_stop,
-                ceiling: ceiling.clone(),
+                details: ResultDetails {
+                    unit: file.unit.clone(),
+                    episodes: file.episodes,
+                    early_stop: file.early_stop,
+                    ceiling: ceiling.clone(),
+                    budget: policy.sampling.as_ref().and_then(TokenBudget::of_sampling),
+                },
                 errors: policy.errors,
                 summary: policy.summary,
                 seeds: SeedLabels::new(trained, file.seed, file.seeds, file.tasks),
-                has_records: false,
+                has_trajectories: false,
             };
             entries.insert(identity, entry);
         }
@@ -398,7 +397,7 @@ fn method_and_policy(policy: &PolicySummary) -> (String, String) {
 
 fn read_store(
     path: &Path,
-    summaries: &mut BTreeMap<RecordIdentity, SummaryEntry>,
+    summaries: &mut BTreeMap<TrajectoryIdentity, SummaryEntry>,
     builders: &mut BTreeMap<ResultKey, ResultBuilder>,
     tasks: &mut HashMap<Hash, usize>,
     limits: ReportLimits,
@@ -406,9 +405,9 @@ fn read_store(
 ) -> Result<()> {
     let mut damaged = 0;
     let no_seeds = SeedLabels::default();
-    for record in read_trajectories(path)? {
-        let record = match record {
-            Ok(record) => record,
+    for trajectory in read_trajectories(path)? {
+        let trajectory = match trajectory {
+            Ok(trajectory) => trajectory,
             Err(e @ mage_train::Error::Line { .. }) => {
                 damaged += 1;
                 if damaged == 1 {
@@ -418,21 +417,21 @@ fn read_store(
             }
             Err(e) => return Err(e),
         };
-        let identity = (record.key.task_set, record.key.method, record.key.weights.clone());
+        let identity = (trajectory.key.task_set, trajectory.key.method, trajectory.key.weights.clone());
         let mut summary = summaries.get_mut(&identity);
-        let key = summary.as_ref().map_or_else(|| key_without_summary(&record), |s| s.key.clone());
+        let key = summary.as_ref().map_or_else(|| key_without_summary(&trajectory), |s| s.key.clone());
         let method = key.ablation.as_ref().map_or_else(|| key.method.clone(), |a| format!("{}, {a}", key.method));
         let builder = builders.entry(key).or_insert_with(|| ResultBuilder::new(limits));
-        if let Some(summary) = summary.as_mut().filter(|s| !s.has_records) {
-            summary.has_records = true;
-            builder.unit.clone_from(&summary.unit);
-            builder.early_stop |= summary.early_stop;
-            builder.episodes = builder.episodes.max(summary.episodes);
-            builder.ceiling.clone_from(&summary.ceiling);
+        if let Some(summary) = summary.as_mut().filter(|s| !s.has_trajectories) {
+            summary.has_trajectories = true;
+            let (before, details) = (&mut builder.details, summary.details.clone());
+            let (early_stop, episodes) =
+                (before.early_stop | details.early_stop, before.episodes.max(details.episodes));
+            *before = ResultDetails { early_stop, episodes, ..details };
         }
         let next = tasks.len();
-        let task = *tasks.entry(record.key.task).or_insert(next);
-        builder.add(&record, task, (&method, summary.map_or(&no_seeds, |s| &s.seeds)), limits);
+        let task = *tasks.entry(trajectory.key.task).or_insert(next);
+        builder.add(&trajectory, task, (&method, summary.map_or(&no_seeds, |s| &s.seeds)), limits);
     }
     if damaged > 1 {
         notes.push(format!("{}: skipped {} more damaged lines", path.display(), damaged - 1));
@@ -440,13 +439,13 @@ fn read_store(
     Ok(())
 }
 
-fn key_without_summary(record: &Trajectory) -> ResultKey {
+fn key_without_summary(trajectory: &Trajectory) -> ResultKey {
     ResultKey {
-        env: record.task.env.to_string(),
-        task_set: format!("{} {}", record.task.env, &record.key.task_set.to_string()[..8]),
-        method: format!("{} #{}", record.key.weights, &record.key.method.to_string()[..6]),
+        env: trajectory.task.env.to_string(),
+        task_set: format!("{} {}", trajectory.task.env, &trajectory.key.task_set.to_string()[..8]),
+        method: format!("{} #{}", trajectory.key.weights, &trajectory.key.method.to_string()[..6]),
         ablation: None,
         policy: "unknown (no summary)".to_owned(),
-        hash: record.key.task_set,
+        hash: trajectory.key.task_set,
     }
 }

@@ -20,6 +20,8 @@ pub struct MethodResult {
     pub ablation: Option<String>,
     /// Policy that was evaluated.
     pub policy: String,
+    /// Token budget of a model, if known.
+    pub budget: Option<TokenBudget>,
     /// Unit of the score.
     pub unit: String,
     /// Episodes per task.
@@ -43,6 +45,26 @@ pub struct MethodResult {
     /// Frequencies of states and actions.
     #[serde(skip)]
     pub actions: ActionCounts,
+}
+
+/// Token budget of a model. Scores under different budgets are not comparable without reservation.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct TokenBudget {
+    /// Maximum tokens of an action response.
+    pub play_tokens: u64,
+    /// Maximum tokens of a reflection.
+    pub reflect_tokens: u64,
+    /// Whether the model thinks before it responds, `on` or `off`; `None` if that was left to an endpoint.
+    pub thinking: Option<String>,
+}
+
+impl TokenBudget {
+    /// The budget in the field `sampling` of a summary.
+    pub(super) fn of_sampling(sampling: &serde_json::Value) -> Option<Self> {
+        let tokens = |key: &str| sampling["params"][key].as_u64();
+        let (play_tokens, reflect_tokens) = (tokens("play_tokens")?, tokens("reflect_tokens")?);
+        Some(TokenBudget { play_tokens, reflect_tokens, thinking: sampling["thinking"].as_str().map(str::to_owned) })
+    }
 }
 
 /// Metrics of one episode.

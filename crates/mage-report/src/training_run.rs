@@ -38,7 +38,7 @@ pub struct TrainingRun {
     pub rollout_curve: Vec<(u64, f64)>,
     /// Memoryless and Bayes-adaptive optimum of the last episode, if known.
     pub last_episode_ceiling: Option<(f64, f64)>,
-    /// By episode: score and standard error before training, after training, and after training with memory blanked.
+    /// By episode: score and standard error before training, after training, and after training without memory.
     pub episode_scores: Vec<[Option<(f64, f64)>; 3]>,
     /// Upper limits by episode.
     pub ceiling: Option<CeilingCurves>,

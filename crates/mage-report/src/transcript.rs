@@ -58,10 +58,10 @@ pub struct TranscriptStep {
 }
 
 impl Transcript {
-    pub(super) fn new(record: &Trajectory, method: &str, seed: String, limit: usize) -> Self {
-        let episodes = record.episodes.iter().enumerate().map(|(n, episode)| {
+    pub(super) fn new(trajectory: &Trajectory, method: &str, seed: String, limit: usize) -> Self {
+        let episodes = trajectory.episodes.iter().enumerate().map(|(n, episode)| {
             let mut steps: Vec<TranscriptStep> = Vec::new();
-            for request in record.requests.iter().filter(|c| c.episode as usize == n) {
+            for request in trajectory.requests.iter().filter(|c| c.episode as usize == n) {
                 steps.push(step(request, episode.turns.iter().find(|t| t.request == request.id), limit));
             }
             TranscriptEpisode {
@@ -74,13 +74,13 @@ impl Transcript {
         Transcript {
             result: None,
             method: method.to_owned(),
-            env: record.task.env.to_string(),
-            task: record.key.task.to_string()[..8].to_owned(),
+            env: trajectory.task.env.to_string(),
+            task: trajectory.key.task.to_string()[..8].to_owned(),
             seed,
-            opponent: record.task.opponent.as_ref().map(|o| o.name.clone()),
-            seat: record.task.seat,
+            opponent: trajectory.task.opponent.as_ref().map(|o| o.name.clone()),
+            seat: trajectory.task.seat,
             episodes: episodes.collect(),
-            error: record.error.as_ref().map(|e| truncate(e, limit)),
+            error: trajectory.error.as_ref().map(|e| truncate(e, limit)),
         }
     }
 

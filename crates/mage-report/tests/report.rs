@@ -422,6 +422,41 @@ fn methods_on_one_task_set_are_compared_by_task() {
 }
 
 #[test]
+fn different_token_budgets_are_stated_under_every_table_that_compares_them() {
+    let captions = |budgets: [serde_json::Value; 2]| {
+        let dir = tempfile::tempdir().unwrap();
+        for (n, (method, sampling)) in ["react", "reflexion"].into_iter().zip(budgets).enumerate() {
+            let mut records = four_records();
+            records.iter_mut().for_each(|r| r.key.method = Hash::of(method));
+            let mut summary = summary(&records, "model", Some(method), true);
+            summary["policies"][0]["method"] = json!(Hash::of(method));
+            summary["policies"][0]["sampling"] = sampling;
+            write(&dir.path().join(format!("{n}.jsonl")), &records);
+            fs::write(dir.path().join(format!("{n}.json")), summary.to_string()).unwrap();
+        }
+        let report = load_report(&[dir.path().to_owned()], ReportLimits::default()).unwrap();
+        assert_eq!(report.results.len(), 2);
+        let all = tables(&report);
+        let compared = |t: &&mage_report::ReportTable| ["table-1", "paired"].contains(&&*t.id) || t.section == "curves";
+        let captions: Vec<String> = all.iter().filter(compared).map(|t| t.caption.clone()).collect();
+        assert_eq!(captions.len(), 3);
+        captions
+    };
+    let sampling = |play: u32, thinking: Option<&str>| json!({ "params": { "play_tokens": play, "reflect_tokens": 256 }, "thinking": thinking });
+    let note = "The models had different token budgets or thinking modes.";
+    let equal = captions([sampling(512, Some("on")), sampling(512, Some("on"))]);
+    assert!(equal.iter().all(|caption| !caption.contains(note)), "{equal:?}");
+    for caption in captions([sampling(512, Some("on")), sampling(2048, None)]) {
+        let expected = format!(
+            "{note} Maximum tokens 2048 per action, 256 per reflection, thinking unknown: Reflexion (model); 512 per \
+             action, 256 per reflection, thinking on: ReAct (model)."
+        );
+        assert!(caption.ends_with(&expected), "{caption}");
+    }
+    assert!(captions([sampling(512, Some("off")), sampling(512, Some("on"))]).iter().all(|c| c.contains(note)));
+}
+
+#[test]
 fn states_and_actions_are_counted_by_episode() {
     let report = report_of(&four_records(), None);
     let counts = &report.results[0].actions;
@@ -515,7 +550,7 @@ fn empty_inputs_give_an_empty_report() {
     fs::write(dir.path().join("r.jsonl"), "").unwrap();
     let report = load_report(&[dir.path().to_owned()], ReportLimits::default()).unwrap();
     assert!(report.is_empty());
-    assert!(page(&report).contains("No evaluation records"), "the page says so");
+    assert!(page(&report).contains("No evaluation trajectories"), "the page says so");
     assert!(load_report(&[dir.path().join("nowhere")], ReportLimits::default()).is_err());
 }
 

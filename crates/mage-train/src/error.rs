@@ -58,6 +58,9 @@ pub enum Error {
         /// The problem and its remedy.
         problem: String,
     },
+    /// A panic of an environment, a scripted agent or another part of a meta-episode.
+    #[error("the meta-episode panicked: {0}")]
+    Panicked(String),
     /// A failure that stops the run.
     #[error("{0}")]
     Stopped(String),

@@ -1,104 +1,24 @@
 //! Training runs whose environment fails for some tasks, or for all.
 
-use mage_core::prompt::PromptLibrary;
-use mage_env::{
-    Anchor, Env, EnvId, EnvInfo, EnvSpec, Error as EnvError, Observation, ParsedAction, Population, Registry,
-    Result as EnvResult, Step, Task,
-};
+use crate::faulty_kuhn::{Fault, FaultyKuhn, task_number};
+use mage_core::{EpisodeConfig, Trajectory, prompt::PromptLibrary};
+use mage_env::{EnvSpec, Seed, Task};
 use mage_train::{
+    Evaluator, TaskSet,
+    eval::store::TrajectoryStore,
+    policy::NamedPolicy,
     recipe::{Composer, Recipe},
-    train::{TrainEnv, TrainEvent, Training},
+    rollout::MetaEpisodeBuilder,
+    train::{TrainEnv, TrainEvent, Training, runtime},
 };
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     path::Path,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU8, AtomicU64, Ordering},
+        atomic::{AtomicU8, Ordering},
     },
 };
-
-/// Injected failure.
-#[derive(Clone, Copy, PartialEq)]
-enum Fault {
-    /// Every first build of a task fails.
-    FirstBuild,
-    /// The first step panics.
-    PanicInStep,
-}
-
-/// Kuhn poker that fails on every `every`-th task.
-struct FailingKuhn {
-    kuhn: Arc<dyn EnvSpec>,
-    fault: Fault,
-    every: u64,
-    builds: Mutex<HashMap<String, u64>>,
-    failures: AtomicU64,
-}
-
-impl FailingKuhn {
-    fn fails(&self, task: &Task) -> bool {
-        let hash = task.hash().to_string();
-        u64::from_str_radix(&hash[..8], 16).unwrap().is_multiple_of(self.every)
-    }
-}
-
-impl EnvSpec for FailingKuhn {
-    fn id(&self) -> EnvId {
-        self.kuhn.id()
-    }
-    fn info(&self) -> EnvInfo {
-        self.kuhn.info()
-    }
-    fn build(&self, task: &Task) -> EnvResult<Box<dyn Env>> {
-        let env = self.kuhn.build(task)?;
-        if !self.fails(task) {
-            return Ok(env);
-        }
-        match self.fault {
-            Fault::PanicInStep => {
-                self.failures.fetch_add(1, Ordering::Relaxed);
-                Ok(Box::new(PanickingEnv(env)))
-            }
-            Fault::FirstBuild => {
-                let mut builds = self.builds.lock().unwrap();
-                let count = builds.entry(task.hash().to_string()).or_default();
-                *count += 1;
-                if count.is_multiple_of(2) {
-                    return Ok(env);
-                }
-                self.failures.fetch_add(1, Ordering::Relaxed);
-                Err(EnvError::Invalid { location: "environment".to_owned(), problem: "injected fault".to_owned() })
-            }
-        }
-    }
-    fn check(&self, population: &Population) -> EnvResult<()> {
-        self.kuhn.check(population)
-    }
-    fn default_population(&self) -> Population {
-        self.kuhn.default_population()
-    }
-}
-
-struct PanickingEnv(Box<dyn Env>);
-
-impl Env for PanickingEnv {
-    fn reset(&mut self, episode: u32) -> Observation {
-        self.0.reset(episode)
-    }
-    fn parse(&self, text: &str) -> ParsedAction {
-        self.0.parse(text)
-    }
-    fn step(&mut self, _: &ParsedAction) -> Step {
-        panic!("injected panic")
-    }
-    fn legal(&self) -> Option<Vec<String>> {
-        self.0.legal()
-    }
-    fn anchor(&self) -> Anchor {
-        self.0.anchor()
-    }
-}
 
 fn recipe() -> Recipe {
     let mut composer = Composer::new();
@@ -121,12 +41,12 @@ fn recipe() -> Recipe {
     composer.finish().unwrap()
 }
 
-fn failing_kuhn(fault: Fault, every: u64) -> Arc<FailingKuhn> {
-    let kuhn = Arc::clone(Registry::builtin().get("kuhn").unwrap());
-    Arc::new(FailingKuhn { kuhn, fault, every, builds: Mutex::default(), failures: AtomicU64::new(0) })
+/// Kuhn poker that fails on every `every`-th task.
+fn failing_kuhn(fault: Fault, every: u64) -> Arc<FaultyKuhn> {
+    Arc::new(FaultyKuhn::new(move |task| task_number(task).is_multiple_of(every).then_some(fault)))
 }
 
-fn train(env_spec: &Arc<FailingKuhn>, recipe: Recipe, dir: &Path) -> (Result<(), String>, Vec<TrainEvent>) {
+fn train(env_spec: &Arc<FaultyKuhn>, recipe: Recipe, dir: &Path) -> (Result<(), String>, Vec<TrainEvent>) {
     let env = TrainEnv {
         population: env_spec.default_population(),
         prompts: PromptLibrary::builtin().get("kuhn").unwrap(),
@@ -157,7 +77,12 @@ fn errors(events: &[TrainEvent]) -> Vec<f64> {
 fn meta_episodes_that_keep_failing_are_left_out_of_the_batch() {
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
-    let env_spec = failing_kuhn(Fault::PanicInStep, 4);
+    // A panic at each point where a rollout calls the environment.
+    let faults = [Fault::PanicInBuild, Fault::PanicInReset, Fault::PanicInStep];
+    let env_spec = Arc::new(FaultyKuhn::new(move |task| {
+        let number = task_number(task);
+        number.is_multiple_of(4).then(|| faults[(number / 4 % 3) as usize])
+    }));
     let (result, events) = train(&env_spec, recipe(), &run);
     result.unwrap();
     let errors = errors(&events);
@@ -174,13 +99,20 @@ fn meta_episodes_that_keep_failing_are_left_out_of_the_batch() {
 #[test]
 fn a_failed_build_is_retried() {
     let dir = tempfile::tempdir().unwrap();
-    let env_spec = failing_kuhn(Fault::FirstBuild, 4);
+    let builds: Mutex<HashMap<u64, u64>> = Mutex::default();
+    let env_spec = Arc::new(FaultyKuhn::new(move |task| {
+        let number = task_number(task);
+        let mut builds = builds.lock().unwrap();
+        let count = builds.entry(number).or_default();
+        *count += u64::from(number.is_multiple_of(4));
+        (*count % 2 == 1).then_some(Fault::Build)
+    }));
     let mut recipe = recipe();
     // A group shares one task: with groups of one, the second build is the retry.
     (recipe.rollout.groups, recipe.rollout.group_size) = (32, 1);
     let (result, events) = train(&env_spec, recipe, &dir.path().join("run"));
     result.unwrap();
-    assert!(env_spec.failures.load(Ordering::Relaxed) > 0, "some builds failed");
+    assert!(env_spec.faults.load(Ordering::Relaxed) > 0, "some builds failed");
     assert_eq!(errors(&events), [0.0; 3]);
 }
 
@@ -190,4 +122,56 @@ fn a_run_in_which_every_meta_episode_fails_stops_with_the_cause() {
     let (result, _) = train(&failing_kuhn(Fault::PanicInStep, 1), recipe(), &dir.path().join("run"));
     let error = result.unwrap_err();
     assert!(error.contains("failed") && error.contains("injected panic"), "{error}");
+}
+
+#[test]
+fn an_evaluation_records_panics_of_the_environment_and_continues() {
+    let dir = tempfile::tempdir().unwrap();
+    let runtime = runtime(2).unwrap();
+    let kuhn = FaultyKuhn::new(|_| None);
+    let task_set = TaskSet::new(&kuhn, &kuhn.default_population(), "train", 24, Seed::new(3)).unwrap();
+    // Tasks of one opponent and seat share their game tree.
+    let fails = |fault: Fault, task: &Task| match fault {
+        Fault::PanicInGameTree => task.seat == 0,
+        _ => task_number(task).is_multiple_of(3),
+    };
+    let evaluate = |fault: Option<Fault>| {
+        let env_spec: Arc<dyn EnvSpec> =
+            Arc::new(FaultyKuhn::new(move |task| fault.filter(|fault| fails(*fault, task))));
+        let config = EpisodeConfig::compact(&env_spec.info(), 2);
+        let policy = NamedPolicy::scripted(&*env_spec, "random", &env_spec.default_population(), "train", 2).unwrap();
+        let evaluator = Arc::new(Evaluator {
+            builder: MetaEpisodeBuilder::new(env_spec, PromptLibrary::builtin().get("kuhn").unwrap(), config),
+            policy,
+            task_set: task_set.clone(),
+            seed: Seed::new(4),
+            exact_max_states: 10_000,
+            policy_must_not_fail: true,
+            stop: Arc::default(),
+        });
+        let path = dir.path().join(format!("{fault:?}"));
+        let mut played: Vec<Trajectory> = Vec::new();
+        let mut store = TrajectoryStore::open(&path).unwrap();
+        evaluator.run_into(runtime.handle(), &mut store, |_, trajectory| played.push(trajectory)).unwrap();
+        assert_eq!(store.len(), played.iter().filter(|t| t.error.is_none()).count(), "stored");
+        played
+    };
+    let undisturbed = evaluate(None);
+    assert!(undisturbed.iter().all(|t| t.error.is_none() && t.episodes.iter().all(|e| e.expected.is_some())));
+    for (fault, place) in [
+        (Fault::PanicInBuild, "build"),
+        (Fault::PanicInReset, "reset"),
+        (Fault::PanicInStep, "step"),
+        (Fault::PanicInGameTree, "game_tree"),
+    ] {
+        let played = evaluate(Some(fault));
+        let failed: BTreeSet<String> = played.iter().filter_map(|t| t.error.clone()).collect();
+        assert_eq!(failed, BTreeSet::from([format!("the meta-episode panicked: injected panic in {place}")]));
+        assert_eq!(played.len(), task_set.tasks().len());
+        for (trajectory, expected) in played.iter().zip(&undisturbed) {
+            let fails = fails(fault, &trajectory.task);
+            assert_eq!(trajectory.error.is_some(), fails, "{fault:?}");
+            assert!(fails || trajectory == expected, "{fault:?}: other tasks are unaffected");
+        }
+    }
 }

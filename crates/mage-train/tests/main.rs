@@ -1,6 +1,7 @@
 //! Tests of evaluation, run directories and scripted agents.
 
 mod failing_env;
+mod faulty_kuhn;
 mod run_dir;
 mod scripted_agents;
 mod scripted_evaluation;

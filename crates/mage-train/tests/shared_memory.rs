@@ -1,10 +1,11 @@
 //! Memory shared between tasks, with a model that fails during the evaluation.
 
+use crate::faulty_kuhn::{Fault, FaultyKuhn, task_number};
 use mage_core::{EpisodeConfig, Lexical, MemoryFactory, MemoryScope, PromptMethod, Trajectory, prompt::PromptLibrary};
 use mage_engine::{
     BoxFuture, ChatCompletion, ChatModel, ChatRequest, ChatUsage, Error, FinishReason, Result, SamplingParams, Thinking,
 };
-use mage_env::{Hash, Registry, Seed};
+use mage_env::{EnvSpec, Hash, Seed, Task};
 use mage_train::{
     TaskSet,
     eval::Evaluator,
@@ -49,8 +50,16 @@ impl ChatModel for FailingModel {
 }
 
 fn evaluator(prompt_method: PromptMethod, scope: MemoryScope, responses: usize) -> Arc<Evaluator> {
-    let registry = Registry::builtin();
-    let env_spec = registry.get("kuhn").unwrap();
+    faulty_evaluator(prompt_method, scope, responses, |_| None)
+}
+
+fn faulty_evaluator(
+    prompt_method: PromptMethod,
+    scope: MemoryScope,
+    responses: usize,
+    fault: impl Fn(&Task) -> Option<Fault> + Send + Sync + 'static,
+) -> Arc<Evaluator> {
+    let env_spec: Arc<dyn EnvSpec> = Arc::new(FaultyKuhn::new(fault));
     let episode_config = EpisodeConfig { episodes: 2, ..EpisodeConfig::default() };
     let episode_config = prompt_method.configure(episode_config);
     let prompts = PromptLibrary::builtin().get("kuhn").unwrap();
@@ -63,11 +72,11 @@ fn evaluator(prompt_method: PromptMethod, scope: MemoryScope, responses: usize) 
     );
     let decoding = DecodingConfig { params: SamplingParams::default(), thinking: Thinking::Off };
     let model = Arc::new(FailingModel { remaining: responses.into() });
-    let builder = MetaEpisodeBuilder::new(Arc::clone(env_spec), prompts, episode_config);
+    let builder = MetaEpisodeBuilder::new(Arc::clone(&env_spec), prompts, episode_config);
     Arc::new(Evaluator {
         builder: builder.with_memories(Arc::new(memories.unwrap())),
         policy: NamedPolicy::chat("failing", "failing", model, decoding, 4),
-        task_set: TaskSet::new(&**env_spec, &env_spec.default_population(), "train", 12, Seed::new(3)).unwrap(),
+        task_set: TaskSet::new(&*env_spec, &env_spec.default_population(), "train", 12, Seed::new(3)).unwrap(),
         seed: Seed::new(4),
         exact_max_states: 0,
         policy_must_not_fail: false,
@@ -97,11 +106,45 @@ fn a_shared_memory_is_restored_after_an_interruption() {
         let parts = dir.path().join(format!("{}-parts", prompt_method.name()));
         let error =
             start(25).run_into(runtime.handle(), &mut TrajectoryStore::open(&parts).unwrap(), |_, _| ()).unwrap_err();
-        assert!(error.to_string().contains("later tasks depend on its memory"), "{error}");
+        assert!(error.to_string().contains("later tasks depend on the memory of this one"), "{error}");
         let stored = finished(&parts).len();
         assert!((1..12).contains(&stored));
         start(10_000).run_into(runtime.handle(), &mut TrajectoryStore::open(&parts).unwrap(), |_, _| ()).unwrap();
         assert_eq!(finished(&parts), whole, "equal text, in the order of the task set");
+    }
+}
+
+#[test]
+fn a_task_that_panics_leaves_no_trace_in_a_shared_memory() {
+    let runtime = runtime(2).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let fails = |task: &Task| task_number(task).is_multiple_of(4);
+    for prompt_method in [PromptMethod::AMem, PromptMethod::Memento] {
+        // With `PanicInLaterEpisode`, the memory has recorded the first episode.
+        let play = |path: &Path, fault: Option<Fault>, responses| {
+            let fault = move |task: &Task| fault.filter(|_| fails(task));
+            let evaluator = faulty_evaluator(prompt_method, MemoryScope::Shared, responses, fault);
+            let mut store = TrajectoryStore::open(path).unwrap();
+            let mut failures = 0;
+            let add = |_, t: Trajectory| failures += usize::from(t.error.is_some());
+            evaluator.run_into(runtime.handle(), &mut store, add).map(|()| failures)
+        };
+        let path = |name: &str| dir.path().join(format!("{}-{name}", prompt_method.name()));
+        let early = play(&path("build"), Some(Fault::PanicInBuild), 10_000).unwrap();
+        let late = play(&path("late"), Some(Fault::PanicInLaterEpisode), 10_000).unwrap();
+        assert!((1..12).contains(&early) && early == late, "the evaluation completes");
+        let (early, late_tasks) = (finished(&path("build")), finished(&path("late")));
+        assert_eq!(early, late_tasks, "{}", prompt_method.name());
+        // Interrupted, resumed with the same faults, and then without: the memory is restored in the order of play.
+        let parts = path("parts");
+        play(&parts, Some(Fault::PanicInLaterEpisode), 25).unwrap_err();
+        assert_eq!(play(&parts, Some(Fault::PanicInLaterEpisode), 10_000).unwrap(), late);
+        assert_eq!(finished(&parts), late_tasks);
+        assert_eq!(play(&parts, Some(Fault::PanicInLaterEpisode), 10_000).unwrap(), late, "they fail again");
+        play(&parts, None, 5).unwrap_err();
+        assert_eq!(play(&parts, None, 10_000).unwrap(), 0);
+        assert_eq!(finished(&parts).len(), 12);
+        assert_eq!(&finished(&parts)[..late_tasks.len()], late_tasks, "failed tasks come last");
     }
 }
 

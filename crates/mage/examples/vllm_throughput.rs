@@ -70,7 +70,7 @@ impl Policy for PoolPolicy {
 
 /// Plays one meta-episode of Kuhn poker.
 async fn play(builder: &MetaEpisodeBuilder, population: &Population, mut policy: PoolPolicy, seed: Seed) {
-    let task = population.draw("train", 2, seed).unwrap();
+    let task = population.sample_task("train", 2, seed).unwrap();
     let played = builder.play(&task, seed, &mut policy, &()).await;
     assert_eq!(played.trajectory.error, None);
 }

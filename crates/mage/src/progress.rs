@@ -115,9 +115,12 @@ impl TrainingProgress {
                     self.clear();
                 }
                 let kind = if result.exact { "exact expectation" } else { "sampled" };
-                let blanked = if memory { "" } else { ", memory blanked" };
+                let without_memory = if memory { "" } else { ", without memory" };
                 let curve: Vec<String> = result.score.iter().map(estimate).collect();
-                self.line(&format!("after {update} updates: score by episode {}, {kind}{blanked}", curve.join("  ")));
+                self.line(&format!(
+                    "after {update} updates: score by episode {}, {kind}{without_memory}",
+                    curve.join("  ")
+                ));
             }
             TrainEvent::Updated { update, metrics, timing } => self.updated(update, &metrics, &timing),
             TrainEvent::Saved { .. } => {}

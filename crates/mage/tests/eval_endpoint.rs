@@ -447,6 +447,29 @@ fn the_summary_contains_all_policies_and_paired_comparisons() {
 }
 
 #[test]
+fn the_report_states_sampling_parameters_token_budgets_and_thinking() {
+    let machine = ServerProcess::start(None);
+    let url = format!("http://{}", machine.server.address);
+    let small = ["--tasks", "2", "--seeds", "1", "--episodes", "1", "--quiet"];
+    let shown = |policies: &[&str]| {
+        let mut command = command();
+        command.args(["eval", "--endpoint", &url, "--model", "tiny"]).args(small).args(policies);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", text(&output));
+        crate::common::stdout(&output)
+    };
+    let budget = "at most 4096 tokens per action, 4096 per reflection";
+    let line = format!("sampling: temperature 0.7, top-p 0.8, no top-k, {budget}, thinking unknown");
+    let defaults = shown(&["bayes"]);
+    assert_eq!(defaults.matches("sampling: ").count(), 1, "none for a scripted agent: {defaults}");
+    assert!(defaults.contains(&line), "{line}: {defaults}");
+    let set = shown(&["--temperature", "0.5", "--top-k", "20", "--max-tokens", "64", "--thinking", "off"]);
+    let line =
+        "sampling: temperature 0.5, top-p 0.8, top-k 20, at most 64 tokens per action, 64 per reflection, thinking off";
+    assert!(set.contains(line), "{set}");
+}
+
+#[test]
 fn trajectories_of_other_requests_are_not_reused() {
     let machine = ServerProcess::start(None);
     let dir = tempfile::tempdir().unwrap();

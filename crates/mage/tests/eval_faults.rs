@@ -1,21 +1,18 @@
 //! An evaluation under faults: killed processes, a server that dies, and environments that panic.
 
 use crate::common::{stderr, text};
+use crate::faulty_kuhn::{Fault, FaultyKuhn, task_number};
 use crate::server::Server;
 use mage_core::Trajectory;
-use mage_env::{
-    Anchor, Env, EnvId, EnvInfo, EnvSpec, Observation, ParsedAction, Population, Registry, Result as EnvResult, Step,
-    Task,
-};
+use mage_env::Task;
 use serde_json::Value;
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     ffi::OsString,
     fs,
     net::SocketAddr,
     path::Path,
     process::{Child, Command, Output, Stdio},
-    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -24,50 +21,11 @@ const CHILD_ARGUMENTS: &str = "MAGE_TEST_CHILD_ARGUMENTS";
 
 const TASKS: usize = 60;
 
-/// Kuhn poker in which one environment in ten panics at its first step.
-struct PanickingKuhn(Arc<dyn EnvSpec>);
-struct PanickingEnv(Box<dyn Env>);
-
-fn panics(task: &Task) -> bool {
-    let hash = task.hash().to_string();
-    u64::from_str_radix(&hash[..8], 16).unwrap().is_multiple_of(10)
-}
-
-impl EnvSpec for PanickingKuhn {
-    fn id(&self) -> EnvId {
-        self.0.id()
-    }
-    fn info(&self) -> EnvInfo {
-        self.0.info()
-    }
-    fn build(&self, task: &Task) -> EnvResult<Box<dyn Env>> {
-        let env = self.0.build(task)?;
-        Ok(if panics(task) { Box::new(PanickingEnv(env)) } else { env })
-    }
-    fn check(&self, population: &Population) -> EnvResult<()> {
-        self.0.check(population)
-    }
-    fn default_population(&self) -> Population {
-        self.0.default_population()
-    }
-}
-
-impl Env for PanickingEnv {
-    fn reset(&mut self, episode: u32) -> Observation {
-        self.0.reset(episode)
-    }
-    fn parse(&self, text: &str) -> ParsedAction {
-        self.0.parse(text)
-    }
-    fn step(&mut self, _: &ParsedAction) -> Step {
-        panic!("injected panic")
-    }
-    fn legal(&self) -> Option<Vec<String>> {
-        self.0.legal()
-    }
-    fn anchor(&self) -> Anchor {
-        self.0.anchor()
-    }
+/// One task in four panics: in its build, its reset or its first step.
+fn fault(task: &Task) -> Option<Fault> {
+    let number = task_number(task);
+    let faults = [Fault::PanicInBuild, Fault::PanicInReset, Fault::PanicInStep];
+    number.is_multiple_of(4).then(|| faults[(number / 4 % 3) as usize])
 }
 
 /// Runs mage with panicking environments in a process of its own, if a test has set its arguments.
@@ -75,7 +33,7 @@ impl Env for PanickingEnv {
 fn child_process() {
     let Some(arguments) = std::env::var_os(CHILD_ARGUMENTS) else { return };
     let mut app = mage::App::builtin();
-    app.registry.register(PanickingKuhn(Arc::clone(Registry::builtin().get("kuhn").unwrap())));
+    app.registry.register(FaultyKuhn::new(fault));
     mage::run(&app, arguments.to_str().unwrap().lines().map(OsString::from));
 }
 
@@ -176,15 +134,21 @@ fn a_killed_evaluation_with_a_dead_server_and_panics_gives_the_undisturbed_resul
     let all = finished(&disturbed);
     let keys: HashSet<_> = all.iter().map(|t| t.key.clone()).collect();
     assert_eq!(keys.len(), all.len(), "no finished meta-episode is repeated");
-    let failed = TASKS - all.len();
-    assert!((1..TASKS / 4).contains(&failed), "{failed} of {TASKS} environments panicked");
+    let stored = fs::read_to_string(disturbed.join("trajectories.jsonl")).unwrap();
+    let stored = stored.lines().map(|line| Trajectory::from_json_line(line).unwrap());
+    let faults: HashMap<_, _> = stored.filter_map(|t| Some((t.key.clone(), fault(&t.task)?))).collect();
+    assert_eq!(faults.len(), TASKS - all.len(), "failures are recorded");
+    let count = |fault: Fault| faults.values().filter(|f| **f == fault).count();
     let missing = all.iter().filter(|t| !after_second.contains(&t.key));
-    // A panicking environment receives one action.
-    let expected_requests = missing.map(|t| t.requests.len()).sum::<usize>() + failed;
+    // An environment that panics in its first step receives one action.
+    let expected_requests = missing.map(|t| t.requests.len()).sum::<usize>() + count(Fault::PanicInStep);
     assert_eq!(machine.server.seen.requests() - before, expected_requests, "only missing meta-episodes are played");
     let failures = result["policies"][0]["failures"].as_object().unwrap();
-    assert_eq!(failures.len(), 1, "{failures:?}");
-    let (reason, count) = failures.iter().next().unwrap();
-    assert!(reason.contains("injected panic"), "{reason}");
-    assert_eq!(count.as_u64(), Some(failed as u64));
+    for (fault, place) in [(Fault::PanicInBuild, "build"), (Fault::PanicInReset, "reset"), (Fault::PanicInStep, "step")]
+    {
+        assert!(count(fault) > 0, "{fault:?}");
+        let reason = format!("the meta-episode panicked: injected panic in {place}");
+        assert_eq!(failures[&reason].as_u64(), Some(count(fault) as u64), "{failures:?}");
+    }
+    assert_eq!(failures.len(), 3, "{failures:?}");
 }

@@ -10,6 +10,8 @@ mod doctor;
 mod eval_endpoint;
 mod eval_faults;
 mod eval_metrics;
+#[path = "../../mage-train/tests/faulty_kuhn/mod.rs"]
+mod faulty_kuhn;
 mod launch;
 mod learning;
 mod lora;

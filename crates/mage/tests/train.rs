@@ -83,9 +83,48 @@ fn results_are_identical_with_one_and_two_threads() {
     assert!(result(&one) == result(&two));
     assert_eq!(String::from_utf8(result(&one).0).unwrap().lines().count(), 6);
     let text = String::from_utf8(first.stdout).unwrap();
-    assert!(text.contains("Bayes-adaptive optimum") && text.contains("memory blanked"), "{text}");
+    assert!(text.contains("Bayes-adaptive optimum") && text.contains("without memory"), "{text}");
     for file in ["recipe.resolved.toml", "run.json", "timing.jsonl", "result.json", "trajectories/000002.jsonl.zst"] {
         assert!(one.join(file).exists(), "{file}");
+    }
+}
+
+#[test]
+fn an_evaluation_of_a_run_repeats_its_final_evaluation() {
+    let dir = tempfile::tempdir().unwrap();
+    // With exact expectations, and with played episodes only.
+    for max_states in ["100000", "0"] {
+        let run = dir.path().join(max_states);
+        ok(&mut train(&run, &["--set", &format!("eval.exact_max_states={max_states}")]));
+        let trained: serde_json::Value = serde_json::from_slice(&fs::read(run.join("result.json")).unwrap()).unwrap();
+        let evaluated = ok(&mut mage(&["eval", run.to_str().unwrap(), "--json", "--quiet"])).stdout;
+        let evaluated: serde_json::Value = serde_json::from_slice(&evaluated).unwrap();
+        let (after, summary) = (&trained["after"], &evaluated["summary"]);
+        let by_episode = |slice: &serde_json::Value| slice["by_episode"].as_array().unwrap().clone();
+        let scores = |slice: &serde_json::Value| {
+            serde_json::Value::from_iter(by_episode(slice).into_iter().map(|at| at["score"].clone()))
+        };
+        assert_eq!(scores(&summary["overall"]), after["score"], "{max_states}");
+        assert_eq!(after["score"].as_array().unwrap().len(), 3);
+        assert_eq!(after["exact"], max_states != "0");
+        for (at, won) in by_episode(&summary["overall"]).iter().zip(after["won"].as_array().unwrap()) {
+            match max_states {
+                "0" => assert_eq!(at["won"]["rate"], won["mean"]),
+                _ => assert_eq!(&at["win_probability"], won),
+            }
+        }
+        for slices in ["by_opponent", "by_seat"] {
+            let evaluated: serde_json::Map<_, _> = summary[slices]
+                .as_object()
+                .unwrap()
+                .iter()
+                .map(|(name, slice)| (name.clone(), scores(slice)))
+                .collect();
+            assert!(evaluated.len() > 1);
+            assert_eq!(serde_json::Value::from(evaluated), after[slices], "{slices}, {max_states}");
+        }
+        assert_eq!(evaluated["errors"], after["errors"]);
+        assert_eq!(summary["overall"]["invalid"]["rate"], after["invalid"]);
     }
 }
 
@@ -327,6 +366,67 @@ fn a_dry_run_writes_nothing_and_estimates_time_and_memory() {
     ok(mage(&args).current_dir(dir.path()));
     assert!(fs::read_to_string(dir.path().join("recipe.toml")).unwrap().contains("updates = 10"));
     assert!(fails(mage(&args).current_dir(dir.path())).contains("exists already"));
+}
+
+#[test]
+fn prompts_of_evaluations_must_fit_into_the_context_too() {
+    let dir = tempfile::tempdir().unwrap();
+    // Its maximum sequence length is too small for any prompt.
+    let model = crate::common::create_model(dir.path());
+    let longest = |more: &[&str]| -> u32 {
+        let sets = ["play.form=full", "play.memory=history_only", "play.play_tokens=16", "eval.split=train"];
+        let mut command = train(&dir.path().join("run"), &["--set", &format!("model.path={model}")]);
+        sets.iter().chain(more).for_each(|set| _ = command.args(["--set", set]));
+        let text = fails(&mut command);
+        let (_, tokens) = text.split_once("prompt and response take up to ").expect("the cause");
+        tokens.split_once(" tokens").unwrap().0.parse().unwrap()
+    };
+    let equal = longest(&["play.episodes=2", "eval.episodes=2"]);
+    assert_eq!(longest(&["play.episodes=2", "eval.episodes=1"]), equal, "training counts");
+    assert!(longest(&["play.episodes=1", "eval.episodes=2"]) > longest(&["play.episodes=1", "eval.episodes=1"]));
+    assert_eq!(longest(&["play.episodes=1", "eval.episodes=2"]), equal, "evaluations count");
+}
+
+#[test]
+fn exact_expectations_follow_the_recipe_of_each_policy_and_any_temperature() {
+    let dir = tempfile::tempdir().unwrap();
+    let (exact, played) = (dir.path().join("exact"), dir.path().join("played"));
+    ok(&mut train(&exact, &["--set", "optim.updates=1"]));
+    ok(&mut train(&played, &["--set", "optim.updates=1", "--set", "eval.exact_max_states=0"]));
+    let (exact, played) = (exact.to_str().unwrap(), played.to_str().unwrap());
+    let reports = |args: &[&str]| -> Vec<serde_json::Value> {
+        let output = ok(mage(&["eval", "--seeds", "1", "--episodes", "1", "--json", "--quiet"]).args(args)).stdout;
+        let objects = serde_json::Deserializer::from_slice(&output).into_iter::<serde_json::Value>();
+        objects.map(Result::unwrap).filter(|o| o["summary"].is_object()).collect()
+    };
+    let are_exact = |args: &[&str]| -> Vec<bool> {
+        reports(args).iter().map(|r| r["summary"]["overall"]["exact"].as_bool().unwrap()).collect()
+    };
+    assert_eq!(are_exact(&[played, exact, "--tasks", "2"]), [false, true]);
+    assert_eq!(are_exact(&[exact, played, "--tasks", "2", "--env", "kuhn"]), [true, false]);
+    assert_eq!(are_exact(&[exact, "--tasks", "2", "--top-p", "0.9"]), [false], "the distribution is filtered");
+    for temperature in ["0.4", "2.5"] {
+        let [report] = reports(&[exact, "--tasks", "4000", "--temperature", temperature]).try_into().unwrap();
+        let first = &report["summary"]["overall"]["by_episode"][0];
+        let expected = first["win_probability"]["mean"].as_f64().expect("exact");
+        let rate = first["won"]["rate"].as_f64().unwrap();
+        assert!((rate - expected).abs() < 4.0 * (0.25_f64 / 4000.0).sqrt(), "{temperature}: {rate}, not {expected}");
+    }
+}
+
+#[test]
+fn the_turn_limit_of_a_run_is_that_of_the_policies_beside_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    ok(&mut train(&run, &["--set", "play.max_turns=1", "--set", "optim.updates=1"]));
+    let limits = |more: &[&str]| -> Vec<serde_json::Value> {
+        let small = ["--tasks", "2", "--seeds", "1", "--json", "--quiet"];
+        let output = ok(mage(&["eval", run.to_str().unwrap(), "bayes"]).args(small).args(more)).stdout;
+        let objects = serde_json::Deserializer::from_slice(&output).into_iter::<serde_json::Value>();
+        objects.map(|o| o.unwrap()["episode_config"]["max_turns"].clone()).take(2).collect()
+    };
+    assert_eq!(limits(&[]), [1, 1]);
+    assert_eq!(limits(&["--max-turns", "2"]), [2, 2]);
 }
 
 #[test]

@@ -74,6 +74,8 @@ fn a_person_can_play_against_a_trained_policy() {
 
     let long = mage(&["play", "--against", path, "-n", "9"], "");
     assert!(text(&long.stderr).contains("memory slots for 3 episodes"), "{}", text(&long.stderr));
+    let other = mage(&["play", "tictactoe", "--against", path], "");
+    assert!(text(&other.stderr).contains("was trained on kuhn, not on tictactoe"), "{}", text(&other.stderr));
     let none = mage(&["play", "--against", dir.path().join("none").to_str().unwrap()], "");
     assert_eq!(none.status.code(), Some(2), "{}", text(&none.stderr));
 }
@@ -106,6 +108,29 @@ fn a_warm_started_model_can_be_trained() {
     // The run starts from the model and does not repeat the warm start.
     let resolved = fs::read_to_string(run.join("recipe.resolved.toml")).unwrap();
     assert!(resolved.contains(model_path), "{resolved}");
+}
+
+#[test]
+fn a_compact_model_folder_is_evaluated_and_played_with_compact_prompts() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = dir.path().join("warm");
+    let model = model.to_str().unwrap();
+    ok(mage(&["warmstart", "kuhn", "--out", model, "--set", "warmstart.steps=4", "--set", "model.hidden_size=16"], ""));
+    let eval = ["eval", model, "--tasks", "8", "--seeds", "1", "--json", "--quiet"];
+    let report: serde_json::Value = serde_json::from_str(&ok(mage(&eval, ""))).unwrap();
+    assert_eq!((&report["episode_config"]["prompt_form"], &report["errors"]), (&"compact".into(), &0.into()));
+    assert_eq!(report["summary"]["overall"]["invalid"]["hits"], 0);
+    let other = mage(&[&eval[..], &["--env", "tictactoe"]].concat(), "");
+    assert!(text(&other.stderr).contains("compact vocabulary without the word"), "{}", text(&other.stderr));
+    assert_eq!(other.status.code(), Some(2));
+
+    for env in [&[][..], &["kuhn"]] {
+        let play = [&["play"][..], env, &["--against", model, "--seed", "4", "-n", "2", "--reveal"]].concat();
+        let shown = ok(mage(&play, "p\np\np\np\n"));
+        assert!(shown.contains("Kuhn poker: 2 episodes") && shown.contains("reflection after episode 1: "), "{shown}");
+    }
+    let other = mage(&["play", "tictactoe", "--against", model], "");
+    assert!(text(&other.stderr).contains("compact vocabulary without the word"), "{}", text(&other.stderr));
 }
 
 #[test]

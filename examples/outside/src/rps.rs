@@ -186,7 +186,7 @@ mod tests {
         let population = registry.get("rps").unwrap().default_population();
         let mut won = 0;
         for i in 0..100 {
-            let task = population.draw("train", 1, Seed::new(i)).unwrap();
+            let task = population.sample_task("train", 1, Seed::new(i)).unwrap();
             let env = registry.build(&task).unwrap();
             let config = Arc::new(EpisodeConfig { episodes: 2, ..EpisodeConfig::default() });
             let mut meta = MetaEpisode::new(task, env, library.get("rps").unwrap(), config, Seed::new(i)).unwrap();

@@ -17,7 +17,7 @@ use crate::{
 use serde::Serialize;
 use std::{
     collections::BTreeSet,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 /// Number of similar notes that a new note is compared with.
@@ -49,7 +49,7 @@ impl MemoryNote {
 }
 
 /// All notes.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct NoteStore {
     notes: Vec<MemoryNote>,
 }
@@ -114,7 +114,7 @@ impl NoteMemory {
     }
 
     fn store(&self) -> MutexGuard<'_, NoteStore> {
-        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+        super::lock(&self.store)
     }
 
     fn request(&self, kind: RequestKind, prompt: String) -> RequestBody {

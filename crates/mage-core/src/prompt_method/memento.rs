@@ -12,7 +12,7 @@ use crate::{
 };
 use mage_env::ParsedAction;
 use serde::Serialize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Default number of cases in a planning prompt.
 const DEFAULT_CASES: usize = 4;
@@ -36,7 +36,7 @@ struct Case {
 }
 
 /// All cases, in chronological order.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct CaseBank {
     cases: Vec<Case>,
 }
@@ -73,7 +73,7 @@ impl CaseMemory {
     }
 
     fn bank(&self) -> MutexGuard<'_, CaseBank> {
-        self.bank.lock().unwrap_or_else(PoisonError::into_inner)
+        super::lock(&self.bank)
     }
 
     fn plan_request(&self, query: &RecallQuery<'_>) -> Result<RequestBody> {

@@ -27,7 +27,7 @@ use cot::ChainOfThought;
 use mage_env::{Error as EnvError, Hash};
 use memento::{CaseBank, CaseMemory};
 use serde::{Deserialize, Serialize};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A prompting scheme without training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -111,6 +111,12 @@ pub struct MemoryFactory {
     cases: Arc<Mutex<CaseBank>>,
 }
 
+/// The content of a shared memory at some time.
+pub struct SharedMemory {
+    notes: NoteStore,
+    cases: CaseBank,
+}
+
 impl MemoryFactory {
     /// Memories of `prompt_method` with retrieval by `embeddings`. `config` should come from
     /// [`PromptMethod::configure`].
@@ -156,6 +162,18 @@ impl MemoryFactory {
         Hash::of(&(&*self.config, self.prompt_method, self.scope, embeddings))
     }
 
+    /// A copy of the shared memory, if memories are shared.
+    pub fn shared_memory(&self) -> Option<SharedMemory> {
+        let copy = || SharedMemory { notes: lock(&self.notes).clone(), cases: lock(&self.cases).clone() };
+        (self.scope == MemoryScope::Shared).then(copy)
+    }
+
+    /// Replaces the content of the shared memory.
+    pub fn restore(&self, memory: SharedMemory) {
+        *lock(&self.notes) = memory.notes;
+        *lock(&self.cases) = memory.cases;
+    }
+
     /// A memory for one meta-episode.
     pub fn make(&self) -> Box<dyn Memory> {
         let (config, prompts) = (Arc::clone(&self.config), Arc::clone(&self.prompts));
@@ -173,4 +191,9 @@ impl MemoryFactory {
             }
         }
     }
+}
+
+/// Locks a store. A panic of one meta-episode must not fail the others.
+fn lock<T>(store: &Mutex<T>) -> MutexGuard<'_, T> {
+    store.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -54,12 +54,12 @@ where
     }))
 }
 
-fn seat_ceilings(bayes: &BayesAdaptiveSolver, share: f64) -> SeatOracle {
+fn seat_ceilings(bayes: &BayesAdaptiveSolver, probability: f64) -> SeatOracle {
     let full_info = bayes.full_info().by_episode;
     let curve = |of: &ScoreCurve| ScoreCurve { by_episode: snap_to_full_info(&of.by_episode, &full_info) };
     SeatOracle {
         seat: Some(bayes.seat()),
-        share,
+        probability,
         memoryless: snap_to_full_info(&bayes.memoryless().by_episode, &full_info),
         best_response: best_responses(bayes),
         last: curve(bayes.curve(ScoreObjective::Last)),
@@ -94,20 +94,20 @@ fn best_responses(bayes: &BayesAdaptiveSolver) -> Vec<NamedValue> {
 }
 
 fn mean(seats: &[SeatOracle]) -> SeatOracle {
-    let mean_of = |of: fn(&SeatOracle) -> f64| seats.iter().map(|s| s.share * of(s)).sum::<f64>();
+    let mean_of = |of: fn(&SeatOracle) -> f64| seats.iter().map(|s| s.probability * of(s)).sum::<f64>();
     let row = |of: fn(&SeatOracle) -> &[f64]| {
-        let n = seats.iter().filter(|s| s.share > 0.0).map(|s| of(s).len()).min().unwrap_or(0);
-        let used_seats = || seats.iter().filter(|s| s.share > 0.0);
-        (0..n).map(|i| used_seats().map(|s| s.share * of(s)[i]).sum()).collect::<Vec<f64>>()
+        let n = seats.iter().filter(|s| s.probability > 0.0).map(|s| of(s).len()).min().unwrap_or(0);
+        let used_seats = || seats.iter().filter(|s| s.probability > 0.0);
+        (0..n).map(|i| used_seats().map(|s| s.probability * of(s)[i]).sum()).collect::<Vec<f64>>()
     };
     let names = seats.first().map_or(&[][..], |s| &s.best_response);
     let best_response = names.iter().enumerate().map(|(i, n)| NamedValue {
         name: n.name.clone(),
-        value: seats.iter().map(|s| s.share * s.best_response[i].value).sum(),
+        value: seats.iter().map(|s| s.probability * s.best_response[i].value).sum(),
     });
     SeatOracle {
         seat: None,
-        share: mean_of(|_| 1.0),
+        probability: mean_of(|_| 1.0),
         memoryless: row(|s| &s.memoryless),
         best_response: best_response.collect(),
         full_info: row(|s| &s.full_info),

@@ -190,7 +190,7 @@ mod tests {
             [("conservative", [0.0, 0.0]), ("aggressive", [-1.0 / 3.0, 0.0]), ("intermediate", [0.0, -1.0 / 3.0])];
         for (name, by_seat) in expected {
             for seat in 0..2_u8 {
-                let mut task = population.draw("train", 2, Seed::new(1)).unwrap();
+                let mut task = population.sample_task("train", 2, Seed::new(1)).unwrap();
                 let specs = population.in_split("train").unwrap();
                 task.opponent = specs.iter().find(|(_, s)| s.name == name).map(|(_, s)| (*s).clone());
                 task.seat = seat;
@@ -210,7 +210,7 @@ mod tests {
         let registry = Registry::builtin();
         let blind = registry.get("tictactoe").unwrap().populations();
         let blind = &blind.iter().find(|(name, _)| *name == "blind-line").unwrap().1;
-        let build = |split| registry.build(&blind.draw(split, 2, Seed::new(1)).unwrap()).unwrap();
+        let build = |split| registry.build(&blind.sample_task(split, 2, Seed::new(1)).unwrap()).unwrap();
         assert!(build("train").game_tree(0, 10).is_none());
         assert!(build("train").game_tree(0, 10_000).is_some());
         assert!(build("out-of-domain").game_tree(0, 1_000_000).is_none());

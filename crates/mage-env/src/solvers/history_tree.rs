@@ -7,7 +7,7 @@ use crate::{ActionId, ActionList, CurrentPlayer, Error, Game, MAX_PLAYERS, Resul
 use std::collections::HashMap;
 
 /// Maximum number of histories. Tic-Tac-Toe's 549,946 fit.
-pub const MAX_HISTORIES: usize = 2_000_000;
+const MAX_HISTORIES: usize = 2_000_000;
 
 /// Every history of a game. Parents precede their children, so backward iteration is bottom-up.
 pub struct HistoryTree<G: Game> {
@@ -55,7 +55,7 @@ pub struct HistoryInfoSet {
 }
 
 impl<G: Game> HistoryTree<G> {
-    /// Enumerates a game. Fails for more than [`MAX_HISTORIES`] histories.
+    /// Enumerates a game. Fails for more than two million histories.
     pub fn new(game: &G) -> Result<Self> {
         Self::with_limit(game, MAX_HISTORIES)
     }

@@ -24,7 +24,7 @@ mod tabular_policy;
 pub use best_response::{BestResponse, best_response, expected_returns, exploitability};
 pub use ceilings::{CeilingQuery, ceilings};
 pub use cfr::Cfr;
-pub use history_tree::{HistoryEdge, HistoryInfoSet, HistoryNode, HistoryTree, MAX_HISTORIES};
+pub use history_tree::{HistoryEdge, HistoryInfoSet, HistoryNode, HistoryTree};
 pub use oracle_report::{
     NamedValue, OracleReport, SampledOpponent, ScoreCurve, SeatOracle, bound_label, is_lower_bound,
 };

@@ -26,20 +26,21 @@ pub struct OracleReport {
 }
 
 impl OracleReport {
-    /// Largest gap of the learner's curves to the optimum: the worse of the last episode and the mean over episodes.
+    /// Largest gap of the Bayes-adaptive curves to the optimum: the worse of the last episode and the mean over
+    /// episodes.
     pub fn max_gap(&self) -> f64 {
         let worst = |s: &SeatOracle| s.last_gap.max(s.sum_gap / f64::from(self.episodes.max(1)));
         self.seats.iter().map(worst).fold(0.0, f64::max)
     }
 
-    /// Whether the learner's curves are lower bounds: the gap shows in three decimals.
-    pub fn learner_is_lower_bound(&self) -> bool {
+    /// Whether the Bayes-adaptive curves are lower bounds: the gap shows in three decimals.
+    pub fn bayes_adaptive_is_lower_bound(&self) -> bool {
         is_lower_bound(self.max_gap())
     }
 }
 
-/// Reliability of a reported ceiling: `exact`, `estimated` from sampled moves, or `at least` where the learner's value
-/// is a lower bound.
+/// Reliability of a reported ceiling: `exact`, `estimated` from sampled moves, or `at least` where the Bayes-adaptive
+/// value is a lower bound.
 pub fn bound_label(estimated: bool, lower_bound: bool) -> &'static str {
     match (estimated, lower_bound) {
         (false, false) => "exact",
@@ -82,7 +83,7 @@ pub struct SeatOracle {
     /// The seat; `None` for the mean over seats.
     pub seat: Option<u8>,
     /// Probability of the seat.
-    pub share: f64,
+    pub probability: f64,
     /// The best policy without memory between episodes, by episode.
     pub memoryless: Vec<f64>,
     /// Best responses to each known opponent, or to each phase (`name/phase`) of a switching one. Where deals are
@@ -90,9 +91,9 @@ pub struct SeatOracle {
     pub best_response: Vec<NamedValue>,
     /// The mean of the best responses: the score with the opponent known, by episode.
     pub full_info: Vec<f64>,
-    /// The optimal learner for the last episode (ties: the larger sum).
+    /// The Bayes-adaptive optimum for the last episode (ties: the larger sum).
     pub last: ScoreCurve,
-    /// The optimal learner for the sum over episodes (ties: the better last episode).
+    /// The Bayes-adaptive optimum for the sum over episodes (ties: the better last episode).
     pub sum: ScoreCurve,
     /// Maximum probability of at least one win within 1, 2, … episodes, each its own optimum: the ceiling of Pass@k.
     /// Empty if unknown.

@@ -3,13 +3,13 @@
 mod paper_comparison;
 
 use super::{
-    MethodResult, Report, SliceResult,
+    MethodResult, Report, SliceResult, TokenBudget,
     interval_estimate::{IntervalEstimate, NONE, p_value, score},
     method_result::CeilingCurves,
 };
 use mage_core::{MeanEstimate, PairedRate};
 use paper_comparison::{other_results, table_1};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A table of formatted cells.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +43,31 @@ pub fn tables(report: &Report) -> Vec<ReportTable> {
 
 fn to_strings(texts: &[&str]) -> Vec<String> {
     texts.iter().map(|t| (*t).to_owned()).collect()
+}
+
+/// A sentence for a caption if the models of a task set had different token budgets or thinking modes.
+fn budget_note<'r>(results: impl IntoIterator<Item = &'r MethodResult>) -> String {
+    let mut by_task_set: BTreeMap<&str, BTreeMap<&TokenBudget, BTreeSet<String>>> = BTreeMap::new();
+    for r in results {
+        if let Some(budget) = &r.budget {
+            let same = by_task_set.entry(&r.task_set_hash).or_default().entry(budget).or_default();
+            same.insert(format!("{} ({})", r.name(), r.policy));
+        }
+    }
+    let mut notes = BTreeSet::new();
+    for budgets in by_task_set.values().filter(|budgets| budgets.len() > 1) {
+        notes.extend(budgets.iter().map(|(budget, names)| {
+            let thinking = budget.thinking.as_deref().unwrap_or("unknown");
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            let (play, reflect) = (budget.play_tokens, budget.reflect_tokens);
+            format!("{play} per action, {reflect} per reflection, thinking {thinking}: {}", names.join(", "))
+        }));
+    }
+    if notes.is_empty() {
+        return String::new();
+    }
+    let notes: Vec<String> = notes.into_iter().collect();
+    format!(" The models had different token budgets or thinking modes. Maximum tokens {}.", notes.join("; "))
 }
 
 /// One table per task set.
@@ -95,7 +120,7 @@ fn by_task_set(report: &Report) -> Vec<ReportTable> {
     let table = |(task_set, hash): (&str, &str)| {
         let results: Vec<&MethodResult> =
             report.results.iter().filter(|r| r.task_set == task_set && r.task_set_hash == hash).collect();
-        // Records without a summary have no unit.
+        // Trajectories without a summary have no unit.
         let unit = results.iter().map(|r| r.unit.as_str()).find(|unit| *unit != "score");
         let unit = unit.map_or_else(String::new, |unit| format!("; score: {unit}"));
         let early_stop = results.iter().any(|r| r.early_stop);
@@ -113,7 +138,10 @@ fn by_task_set(report: &Report) -> Vec<ReportTable> {
             id: format!("task-set-{hash}"),
             section: "curves",
             title: format!("{task_set}, task set {hash}"),
-            caption: format!("Rates in percent{unit}; 95 % intervals over tasks.{ceiling}{early_stop}"),
+            caption: format!(
+                "Rates in percent{unit}; 95 % intervals over tasks.{ceiling}{early_stop}{}",
+                budget_note(results.iter().copied())
+            ),
             header: header.clone(),
             rows: results.into_iter().map(row).collect(),
         }
@@ -172,7 +200,7 @@ fn runs(report: &Report) -> Option<ReportTable> {
             "episode",
             "before",
             "after",
-            "memory blanked",
+            "without memory",
             "memoryless optimum",
             "Bayes-adaptive optimum",
         ]),
@@ -186,10 +214,9 @@ fn ablations(report: &Report) -> Option<ReportTable> {
     let related = |r: &&MethodResult| {
         ablated.iter().any(|a| a.method == r.method && a.task_set_hash == r.task_set_hash && a.policy == r.policy)
     };
-    let rows: Vec<Vec<String>> = report
-        .results
+    let shown: Vec<&MethodResult> = report.results.iter().filter(related).collect();
+    let rows: Vec<Vec<String>> = shown
         .iter()
-        .filter(related)
         .filter_map(|r| {
             let (first, last) = (r.curve.first()?, r.curve.last()?);
             Some(vec![
@@ -210,7 +237,8 @@ fn ablations(report: &Report) -> Option<ReportTable> {
         title: "Ablations".to_owned(),
         caption: "Each ablation next to the unchanged method on the same tasks; 95 % intervals over tasks. Where tasks stop after \
                   their first win, the last score covers the n tasks not yet won."
-            .to_owned(),
+            .to_owned()
+            + &budget_note(shown),
         header: to_strings(&[
             "task set",
             "method",
@@ -266,7 +294,8 @@ fn comparisons(report: &Report) -> Option<ReportTable> {
                   often. p: McNemar's test in which a task with all its seeds counts once, not corrected for the number of rows. \
                   The intervals do not include the variance between training seeds. Score: of episode k; where tasks stop after a \
                   win, over the tasks that neither has won."
-            .to_owned(),
+            .to_owned()
+            + &budget_note(report.comparisons.iter().flat_map(|c| [c.first, c.second]).map(|i| &report.results[i])),
         header: to_strings(&[
             "task set",
             "first",

@@ -2,7 +2,7 @@
 //!
 //! Only results of the same task set and the same k are compared: a win within five episodes is rarer than within ten.
 
-use super::{ReportTable, to_strings};
+use super::{ReportTable, budget_note, to_strings};
 use crate::{
     MethodResult, Report,
     interval_estimate::NONE,
@@ -85,7 +85,8 @@ pub(super) fn table_1(report: &Report) -> ReportTable {
                   the population of opponents but not the opponent, and averages over all deals (≈: estimated by sampling the \
                   opponents). A result on a finite task set may exceed it by chance, and so may the paper's numbers: its 128 \
                   tasks are other deals with another optimum."
-            .to_owned(),
+            .to_owned()
+            + &budget_note(ours),
         header,
         rows,
     }

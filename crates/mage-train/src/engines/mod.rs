@@ -4,6 +4,7 @@ pub mod remote;
 
 use crate::{
     Error, Hub, Result,
+    policy::codec::{BOS, END},
     recipe::{EngineKind, Recipe},
 };
 use mage_core::prompt::{CONTROL_WORDS, vocabulary};
@@ -165,7 +166,7 @@ fn model(recipe: &Recipe, env_info: &EnvInfo) -> Result<NativeModel> {
 
 /// Configuration and tokenizer of a new model.
 fn new_model_config(recipe: &Recipe, env_info: &EnvInfo) -> Result<(Config, Renderer)> {
-    let control = WordControlTokens { bos: "BOS".into(), go: "GO".into(), end: "END".into(), unknown: "?".into() };
+    let control = WordControlTokens { bos: BOS.into(), go: "GO".into(), end: END.into(), unknown: "?".into() };
     let control_words = [&control.bos, &control.go, &control.end, &control.unknown];
     let words: Vec<String> = vocabulary(env_info).into_iter().filter(|w| !control_words.contains(&w)).collect();
     debug_assert!(CONTROL_WORDS.len() + env_info.compact_words.len() == words.len() + control_words.len());

@@ -1,8 +1,12 @@
 //! The evaluator: plays every task of a task set with a policy.
 //!
-//! Up to `max_in_flight` meta-episodes run at once. With a memory that tasks share, they run one at a time in the order
-//! of the task set, so that the memory of each depends on the earlier ones alone. Results depend on the seed alone.
-//! Training, `mage eval` and sweeps use it.
+//! Up to `max_in_flight` meta-episodes run at once. Results depend on the seed alone. A failure or panic in one task is
+//! recorded in its trajectory, and the others continue. Training, `mage eval` and sweeps use it.
+//!
+//! With a memory that tasks share, tasks run one at a time in the order of the task set, and the memory of each depends
+//! on the finished ones before it. A failure of the policy ends the evaluation, and the next call repeats that task. A
+//! task whose environment fails leaves no trace in the memory and is skipped; the next call plays it again, after all
+//! tasks that have finished by then. Replay restores the memory in the order of the store, which is the order of play.
 
 use super::{
     exact::{EnumeratedMetaEpisode, ExactExpectations},
@@ -12,7 +16,7 @@ use super::{
 use crate::{
     Error, Result, TaskSet,
     policy::{NamedPolicy, PolicyKind},
-    rollout::{MetaEpisodeBuilder, Played, concurrent::run_concurrently},
+    rollout::{MetaEpisodeBuilder, Played, catch_panic, concurrent::run_concurrently},
 };
 use mage_core::{MemoryScope, Trajectory, TrajectoryKey};
 use mage_env::{Hash, Seed};
@@ -95,15 +99,11 @@ impl Evaluator {
             indices.iter().filter(|(key, _)| !store.contains(key)).map(|(_, index)| *index).collect();
         missing.sort_unstable();
         if self.shares_memory() && missing.len() < indices.len() {
-            let mut finished = BTreeMap::new();
             for trajectory in read_trajectories(store.path())? {
                 let trajectory = trajectory?;
                 if let (Some(index), None) = (indices.get(&trajectory.key), &trajectory.error) {
-                    finished.insert(*index, trajectory);
+                    self.replay(runtime, *index, trajectory)?;
                 }
-            }
-            for (index, trajectory) in finished {
-                self.replay(runtime, index, trajectory)?;
             }
         }
         self.play_tasks(runtime, &missing, |finished| {
@@ -146,11 +146,10 @@ impl Evaluator {
         let in_order = matches!(self.policy.kind, PolicyKind::Random | PolicyKind::Scripted(_));
         let (mut order, mut waiting) = (tasks.iter().peekable(), BTreeMap::new());
         let (mut failures, mut stored) = (FailureCount::default(), 0);
-        let on_finished = |finished: Vec<Result<FinishedTask>>| {
+        let on_finished = |finished: Vec<FinishedTask>| {
             let mut outcome = Ok(ControlFlow::Continue(()));
             let mut ready = Vec::new();
-            for task in finished {
-                let (index, trajectory, policy_error) = task?;
+            for (index, trajectory, policy_error) in finished {
                 if let Err(e) = self.check_failures(&trajectory, policy_error, max_in_flight, &mut failures) {
                     outcome = outcome.and(Err(e));
                 }
@@ -174,9 +173,7 @@ impl Evaluator {
             }
             outcome
         };
-        let hold = |finished: &Result<FinishedTask>| {
-            self.stopped() || finished.as_ref().map_or(true, |(_, trajectory, _)| trajectory.error.is_some())
-        };
+        let hold = |(_, trajectory, _): &FinishedTask| self.stopped() || trajectory.error.is_some();
         runtime.block_on(run_concurrently(jobs, max_in_flight, STOP_POLL_INTERVAL, hold, on_finished))
     }
 
@@ -192,11 +189,11 @@ impl Evaluator {
             *failures = FailureCount { any_finished: true, consecutive: 0 };
             return Ok(());
         };
+        let Some(error) = policy_error else { return Ok(()) };
         if self.shares_memory() {
-            let text = format!("a task failed, and later tasks depend on its memory: {problem}");
+            let text = format!("the policy failed, and later tasks depend on the memory of this one: {problem}");
             return Err(Error::Stopped(text));
         }
-        let Some(error) = policy_error else { return Ok(()) };
         // If the first requests of all are refused, so are all others.
         if self.policy_must_not_fail || (error.is_rejection() && !failures.any_finished) {
             return Err(error);
@@ -209,18 +206,29 @@ impl Evaluator {
         Ok(())
     }
 
-    /// Plays one task. A failure is stored in the trajectory.
-    async fn play(&self, index: usize, exact: Option<&ExactExpectations>) -> Result<FinishedTask> {
+    /// Plays one task. A failure or panic is stored in the trajectory and leaves no trace in a shared memory.
+    async fn play(&self, index: usize, exact: Option<&ExactExpectations>) -> FinishedTask {
         let (task, key) = (&self.task_set.tasks()[index], self.key(index));
-        let mut policy = self.policy.start(self.builder.config(), task, key.seed)?;
-        let enumerated = EnumeratedMetaEpisode::new(exact);
-        let Played { mut trajectory, policy_error } =
-            self.builder.play(task, key.seed, &mut *policy, &enumerated).await;
-        if let Some(exact) = exact {
-            exact.add_to(&mut trajectory, enumerated).await?;
+        let memories = self.builder.memories();
+        let memory = memories.and_then(|m| m.shared_memory());
+        let played = catch_panic(async {
+            let mut policy = self.policy.start(self.builder.config(), task, key.seed)?;
+            let enumerated = EnumeratedMetaEpisode::new(exact);
+            let mut played = self.builder.play(task, key.seed, &mut *policy, &enumerated).await;
+            if let Some(exact) = exact {
+                exact.add_to(&mut played.trajectory, enumerated).await?;
+            }
+            Ok(played)
+        });
+        let Played { mut trajectory, policy_error } = played.await.unwrap_or_else(|e| {
+            let trajectory = self.builder.failed(task, key.seed, e.to_string());
+            Played { trajectory, policy_error: (!matches!(e, Error::Panicked(_))).then_some(e) }
+        });
+        if let (Some(_), Some(memories), Some(memory)) = (&trajectory.error, memories, memory) {
+            memories.restore(memory);
         }
         trajectory.key = key;
-        Ok((index, trajectory, policy_error))
+        (index, trajectory, policy_error)
     }
 
     fn shares_memory(&self) -> bool {

@@ -59,7 +59,7 @@ impl ExactExpectations {
         let policy = match policy {
             _ if max_states == 0 || !config.mask_actions => return None,
             PolicyKind::Random => StatedPolicy::Uniform,
-            PolicyKind::Model(model) if config.prompt_form == PromptForm::Compact && is_enumerable(model) => {
+            PolicyKind::Model(model) if config.prompt_form == PromptForm::Compact && is_enumerable(model, config) => {
                 StatedPolicy::Model(model.clone())
             }
             PolicyKind::Model(_) | PolicyKind::Chat(_) | PolicyKind::Scripted(_) => return None,
@@ -138,11 +138,14 @@ impl ExactExpectations {
     }
 }
 
-/// Whether a policy's probability of an action is the product of its token probabilities.
-fn is_enumerable(model: &ModelPolicy) -> bool {
+/// Whether the probability of an action follows from its log-probability at temperature 1: sampling is unfiltered, and
+/// either the temperature is 1 or an action is a single token, so that no other tokens are renormalised.
+fn is_enumerable(model: &ModelPolicy, config: &EpisodeConfig) -> bool {
     let SamplingParams { temperature, top_p, top_k, min_p, .. } = model.params;
     let unfiltered = top_p == 1.0 && top_k == 0 && min_p == 0.0;
-    model.codec.thinking() == Thinking::Off && (temperature == 0.0 || (temperature == 1.0 && unfiltered))
+    let single_token = config.play_tokens == 1;
+    model.codec.thinking() == Thinking::Off
+        && (if temperature == 0.0 { single_token } else { unfiltered && (temperature == 1.0 || single_token) })
 }
 
 impl<'a> EnumeratedMetaEpisode<'a> {

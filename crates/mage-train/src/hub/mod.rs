@@ -80,20 +80,28 @@ impl Hub {
     /// Opens a model by folder or Hub name. An adapter is opened with its base model.
     pub fn open(&self, text: &str) -> Result<NativeModel> {
         let dir = self.folder(text)?;
-        if !NativeAdapter::is_in(&dir) || dir.join("config.json").exists() {
+        let Some((base, base_dir)) = self.base(&dir)? else {
             return Ok(with_source(NativeModel::open(&dir)?, text));
+        };
+        let model = with_source(NativeModel::open(&base_dir)?, &base);
+        let adapter = NativeAdapter::open(&dir, model.config())?;
+        Ok(model.with_adapter(adapter)?)
+    }
+
+    /// Name and folder of the base model of an adapter; `None` for a full model.
+    pub(crate) fn base(&self, dir: &Path) -> Result<Option<(String, PathBuf)>> {
+        if !NativeAdapter::is_in(dir) || dir.join("config.json").exists() {
+            return Ok(None);
         }
-        let base = NativeAdapter::base_of(&dir)?.ok_or_else(|| {
+        let base = NativeAdapter::base_of(dir)?.ok_or_else(|| {
             Error::invalid(
-                text,
+                dir.display().to_string(),
                 "adapter_config.json has no base_model_name_or_path; specify model and adapter separately",
             )
         })?;
         let local = dir.join(&base);
-        let base_dir = if local.is_dir() { local } else { self.folder(&base)? };
-        let model = with_source(NativeModel::open(&base_dir)?, &base);
-        let adapter = NativeAdapter::open(&dir, model.config())?;
-        Ok(model.with_adapter(adapter)?)
+        let folder = if local.is_dir() { local } else { self.folder(&base)? };
+        Ok(Some((base, folder)))
     }
 
     /// Describes a model, or the base model of an adapter, without downloading or reading weights.

@@ -10,6 +10,11 @@ use std::{
     sync::{Arc, RwLock},
 };
 
+/// First token of compact prompts.
+pub(crate) const BOS: &str = "BOS";
+/// Last token of compact responses.
+pub(crate) const END: &str = "END";
+
 /// Encodes requests for a sampler and decodes its samples. Shared by all meta-episodes.
 pub struct PromptCodec {
     renderer: Arc<Renderer>,
@@ -41,6 +46,21 @@ impl PromptCodec {
             }
         };
         Ok(PromptCodec { renderer, form, thinking, words, unknown, end, action_sets: RwLock::default() })
+    }
+
+    /// The prompt form for which a vocabulary was made: a compact one has words for control tokens.
+    pub fn form_of(renderer: &Renderer) -> PromptForm {
+        let text = |id: Option<u32>| id.and_then(|id| renderer.token_text(id));
+        let control = renderer.control();
+        match (text(control.bos).as_deref(), text(control.end_of_turn).as_deref()) {
+            (Some(BOS), Some(END)) => PromptForm::Compact,
+            _ => PromptForm::Full,
+        }
+    }
+
+    /// The prompt form.
+    pub fn form(&self) -> PromptForm {
+        self.form
     }
 
     /// Tokenizer and chat template.

@@ -1,24 +1,15 @@
-//! Play of a person against a trained policy.
+//! Play of a person against a model.
 //!
 //! A [`HumanPlayer`] takes the seat of the opponents that the policy was trained against. The policy plays a
 //! meta-episode: it keeps its memory between episodes.
 
-use crate::{
-    Error, Result,
-    engines::SamplerOptions,
-    policy::{DecodingConfig, NamedPolicy},
-    recipe::Recipe,
-    rollout::MetaEpisodeBuilder,
-    run_dir::ModelAddress,
-    train::TrainEnv,
-};
+use crate::{Error, Result, policy::NamedPolicy, recipe::Recipe, rollout::MetaEpisodeBuilder, train::TrainEnv};
 use futures_executor::block_on;
 use mage_core::{Trajectory, prompt::PromptForm};
 use mage_env::{HumanPlayer, Seed};
-use mage_native::Device;
 use std::sync::Arc;
 
-/// A trained policy that plays against a person.
+/// A model that plays against a person.
 pub struct PolicyHost {
     meta_episodes: MetaEpisodeBuilder,
     policy: NamedPolicy,
@@ -27,30 +18,22 @@ pub struct PolicyHost {
 }
 
 impl PolicyHost {
-    /// The policy of a run, for meta-episodes of `episodes` episodes, on `device`.
-    pub fn open(address: &ModelAddress, recipe: &Recipe, env: TrainEnv, episodes: u32, device: Device) -> Result<Self> {
+    /// Play with the settings of a recipe's evaluation, in meta-episodes of `episodes` episodes.
+    pub fn new(policy: NamedPolicy, recipe: &Recipe, env: TrainEnv, episodes: u32) -> Result<Self> {
         let mut config = env.eval_episode_config(recipe, &recipe.eval.split, recipe.eval.episodes)?;
         let max_episodes = config.slots as u32 + 1;
         if config.prompt_form == PromptForm::Compact && episodes > max_episodes {
             let problem = format!("the prompt has memory slots for {max_episodes} episodes, not {episodes}");
-            return Err(Error::Run { path: address.model.clone(), problem });
+            return Err(Error::Recipe { location: policy.name, problem });
         }
         config.episodes = episodes;
-        let options = SamplerOptions {
-            device,
-            threads: recipe.engine.threads,
-            batch_invariant: false,
-            status_log: env.status_log.clone(),
-        };
-        let decoding = DecodingConfig { params: recipe.eval_sampling(), thinking: recipe.play.thinking };
-        let policy = NamedPolicy::of_run(address, recipe, decoding, options)?;
         let meta_episodes = env.meta_episodes(config);
         Ok(PolicyHost { meta_episodes, policy, split: recipe.eval.split.clone(), env })
     }
 
-    /// Plays one meta-episode against `human`, from a seat that the policy was trained for.
+    /// Plays one meta-episode against `human`, from a seat of the opponents.
     pub fn play(&self, human: Arc<dyn HumanPlayer>, seed: Seed) -> Result<Trajectory> {
-        let task = self.env.population.draw(&self.split, self.env.env_spec.info().seats, seed)?;
+        let task = self.env.population.sample_task(&self.split, self.env.env_spec.info().seats, seed)?;
         let env = self.env.env_spec.build_with_human(&task, human)?.ok_or_else(|| Error::Recipe {
             location: "env.name".to_owned(),
             problem: format!("{} has no seat for an opponent", task.env),

@@ -11,7 +11,7 @@ use crate::{
 };
 use mage_core::{EpisodeConfig, prompt::PromptForm};
 use mage_engine::{ChatModel, SamplingParams, Thinking, WeightsName};
-use mage_env::{EnvSpec, Hash, Population, ScriptedAgentFactory, ScriptedAgentQuery, Seed, Task};
+use mage_env::{EnvInfo, EnvSpec, Hash, Population, ScriptedAgentFactory, ScriptedAgentQuery, Seed, Task};
 use std::{
     fs::{self, File},
     io::Read,
@@ -102,16 +102,38 @@ impl NamedPolicy {
         NamedPolicy { name, id, decoding, max_in_flight, kind, counter: Arc::default() }
     }
 
-    /// A model in a folder or on the Hub, with full prompts. It thinks unless `thinking` says otherwise or its
+    /// A model in a folder or on the Hub for an environment: with compact prompts if it has a compact vocabulary, which
+    /// must be the environment's, otherwise with full prompts. It thinks unless `thinking` says otherwise or its
     /// tokenizer has no thinking tags.
     pub fn folder(
         name: &str,
+        env_info: &EnvInfo,
         params: SamplingParams,
         thinking: Option<Thinking>,
         options: SamplerOptions,
     ) -> Result<Self> {
         let dir = Hub::from_env(true).folder(name)?;
-        Self::native(name, &dir, PromptForm::Full, params, thinking, options)
+        let policy = Self::native(name, &dir, None, params, thinking, options)?;
+        if let PolicyKind::Model(model) = &policy.kind
+            && let Some(word) = env_info.compact_words.iter().find_map(|words| model.codec.unknown_word(words))
+        {
+            let problem = format!(
+                "the model has a compact vocabulary without the word `{word}` of {}; name the environment that it was \
+                 trained for",
+                env_info.title
+            );
+            return Err(Error::Run { path: dir, problem });
+        }
+        Ok(policy)
+    }
+
+    /// The prompt form that a model needs; `None` for others.
+    pub fn prompt_form(&self) -> Option<PromptForm> {
+        match &self.kind {
+            PolicyKind::Model(model) => Some(model.codec.form()),
+            PolicyKind::Chat(_) => Some(PromptForm::Full),
+            PolicyKind::Random | PolicyKind::Scripted(_) => None,
+        }
     }
 
     /// The policy of a training run, with the prompt form of its training.
@@ -122,24 +144,26 @@ impl NamedPolicy {
         options: SamplerOptions,
     ) -> Result<Self> {
         let DecodingConfig { params, thinking } = decoding;
-        Self::native(&address.label, &address.model, recipe.play.form, params, Some(thinking), options)
+        Self::native(&address.label, &address.model, Some(recipe.play.form), params, Some(thinking), options)
     }
 
     fn native(
         name: &str,
         dir: &Path,
-        form: PromptForm,
+        form: Option<PromptForm>,
         params: SamplingParams,
         thinking: Option<Thinking>,
         options: SamplerOptions,
     ) -> Result<Self> {
         params.check()?;
-        let id = format!("weights@{}", &weights_hash(dir)?[..32]);
+        let base = Hub::from_env(false).base(dir)?.map(|(_, folder)| folder);
+        let id = format!("weights@{}", &weights_hash(dir, base.as_deref())?[..32]);
         let (sampler, renderer) = engines::sampler(&dir.to_string_lossy(), options)?;
         let thinking = thinking.unwrap_or(match renderer.control().think_end {
             Some(_) => Thinking::On,
             None => Thinking::Off,
         });
+        let form = form.unwrap_or_else(|| PromptCodec::form_of(&renderer));
         let codec = Arc::new(PromptCodec::new(renderer, form, thinking)?);
         let decoding = DecodingConfig { params: params.clone(), thinking };
         let policy = ModelPolicy { codec, sampler, params, weights: WeightsName::default(), label: id.clone() };
@@ -176,19 +200,23 @@ impl NamedPolicy {
     }
 }
 
-/// Hash of the weights in a model folder.
-fn weights_hash(dir: &Path) -> Result<String> {
-    let mut files: Vec<_> = fs::read_dir(dir)
-        .map_err(Error::io(dir))?
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|e| e == "safetensors"))
-        .collect();
-    files.sort();
-    if files.is_empty() {
-        return Err(Error::Run {
-            path: dir.to_owned(),
-            problem: "the folder has no weights (*.safetensors)".to_owned(),
-        });
+/// Hash of the weights in a model folder, and for an adapter of those of its base model.
+fn weights_hash(dir: &Path, base: Option<&Path>) -> Result<String> {
+    let mut files = Vec::new();
+    for folder in [dir].into_iter().chain(base) {
+        let mut weights: Vec<_> = fs::read_dir(folder)
+            .map_err(Error::io(folder))?
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(|path| path.extension().is_some_and(|e| e == "safetensors"))
+            .collect();
+        if weights.is_empty() {
+            return Err(Error::Run {
+                path: folder.to_owned(),
+                problem: "the folder has no weights (*.safetensors)".to_owned(),
+            });
+        }
+        weights.sort();
+        files.append(&mut weights);
     }
     let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0; 1 << 20];
@@ -203,4 +231,25 @@ fn weights_hash(dir: &Path) -> Result<String> {
         }
     }
     Ok(hasher.finalize().to_hex().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_adapter_on_another_base_model_has_another_hash() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = |name: &str, content: &str| {
+            let folder = dir.path().join(name);
+            fs::create_dir(&folder).unwrap();
+            fs::write(folder.join("model.safetensors"), content).unwrap();
+            folder
+        };
+        let (adapter, first, second) = (folder("adapter", "a"), folder("first", "1"), folder("second", "2"));
+        let hash = |base: Option<&Path>| weights_hash(&adapter, base).unwrap();
+        assert_ne!(hash(Some(&first)), hash(Some(&second)));
+        assert_ne!(hash(Some(&first)), hash(None));
+        assert_eq!(hash(Some(&first)), hash(Some(&folder("copy", "1"))), "a copied base is the same base");
+    }
 }

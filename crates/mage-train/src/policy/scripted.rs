@@ -219,7 +219,7 @@ mod tests {
         let factory = env_spec.scripted_agent(&query).unwrap();
         let builder = MetaEpisodeBuilder::new(env_spec, prompts, episode_config);
         let play = |i: u64| {
-            let task = population.draw("train", env_info.seats, Seed::new(i)).unwrap();
+            let task = population.sample_task("train", env_info.seats, Seed::new(i)).unwrap();
             let (agent, seed) = (factory.make(&task, Seed::new(i)), Seed::new(i).child("epsilon"));
             let mut expert = ScriptedPolicy::expert(Arc::clone(builder.config()), agent, epsilon, seed);
             let played = block_on(builder.play(&task, Seed::new(i), &mut expert, &()));

@@ -22,11 +22,6 @@ pub fn builtin_names() -> Vec<String> {
     RECIPES.iter().map(|(name, _)| (*name).to_owned()).chain(methods).collect()
 }
 
-/// Names of the recipes with the paper's values.
-pub fn paper_names() -> impl Iterator<Item = &'static str> {
-    RECIPES.iter().map(|(name, _)| *name).filter(|n| n.starts_with("paper/"))
-}
-
 /// An embedded recipe, or a method as a partial recipe.
 pub(super) fn find(name: &str) -> Result<Option<Table>> {
     if let Some((_, text)) = RECIPES.iter().find(|(n, _)| *n == name) {

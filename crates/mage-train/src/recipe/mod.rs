@@ -10,7 +10,7 @@ mod explain;
 mod section;
 mod sections;
 
-pub use builtin::{builtin_names, paper_names};
+pub use builtin::builtin_names;
 pub(crate) use compose::key_values;
 pub use compose::{Composer, differences};
 pub use explain::{RecipeField, explain};
@@ -99,7 +99,7 @@ impl Recipe {
     }
 
     /// Configuration of meta-episodes of `episodes` episodes. [`TrainEnv`](crate::train::TrainEnv) supplies the
-    /// environment's turn limit.
+    /// turn limit in `env_info`.
     pub(crate) fn episode_config(&self, env_info: &EnvInfo, episodes: u32) -> EpisodeConfig {
         let base = match self.play.form {
             PromptForm::Compact => EpisodeConfig { slots: self.slots(), ..EpisodeConfig::compact(env_info, episodes) },
@@ -107,7 +107,6 @@ impl Recipe {
         };
         let nonzero_or = |value: u32, default: u32| if value == 0 { default } else { value };
         EpisodeConfig {
-            max_turns: nonzero_or(self.play.max_turns, base.max_turns),
             memory: if self.method.memory { self.play.memory } else { mage_core::MemoryMode::None },
             mask_actions: self.play.mask_actions,
             play_tokens: nonzero_or(self.play.play_tokens, base.play_tokens),
@@ -145,7 +144,7 @@ impl Recipe {
     }
 
     /// Optimiser steps of the whole run.
-    pub fn total_steps(&self) -> u64 {
+    fn total_steps(&self) -> u64 {
         self.optim.updates * u64::from(self.optim.epochs) * self.optim.minibatches as u64
     }
 

@@ -47,8 +47,9 @@ section! {
 section! {
     /// The model: a checkpoint, or a new model of the given shape.
     ModelConfig {
-        /// Qwen3 checkpoint: a folder, a run (`RUN`, `RUN@best`), or `org/name@revision` on the Hub. Empty: a new model with the shape below and
-        /// the environment's compact vocabulary.
+        /// Qwen3 checkpoint: a folder, a checkpoint of a run (`RUN` is its last, `RUN@best`, `RUN@250`), or
+        /// `org/name@revision` on the Hub. Empty: a new model with the shape below and the environment's compact
+        /// vocabulary.
         path: String = String::new(),
         /// Hidden size.
         hidden_size: usize = 32,

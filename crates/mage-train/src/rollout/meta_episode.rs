@@ -2,6 +2,7 @@
 
 use super::timer::RolloutStage;
 use crate::{Error, Result, policy::Policy};
+use futures_util::FutureExt;
 use mage_core::{
     EpisodeConfig, MemoryFactory, MetaEpisode, Next, Request, Trajectory, TrajectoryKey, prompt::PromptSet,
 };
@@ -27,52 +28,50 @@ impl Observer for () {}
 pub struct Played {
     /// The trajectory.
     pub trajectory: Trajectory,
-    /// The error of the policy or of its memory, if it caused the failure. Otherwise the environment failed.
+    /// The error of the policy or of its memory, if it caused the failure. Otherwise the environment failed, or
+    /// something panicked.
     pub policy_error: Option<Error>,
 }
 
 impl Played {
-    /// The trajectory; an error if the policy failed. A failure of the environment stays in the trajectory.
+    /// The trajectory; an error if the policy failed. A failure of the environment or a panic stays in the trajectory.
     pub fn into_result(self) -> Result<Trajectory> {
         self.policy_error.map_or(Ok(self.trajectory), Err)
     }
 }
 
-/// Runs a meta-episode to its end. A failure or panic of the environment and a failure of the policy end it.
+/// Runs a meta-episode to its end. A failure or panic of the environment, the policy or the observer ends it.
 pub async fn run_meta_episode(mut meta: MetaEpisode, policy: &mut dyn Policy, observer: &dyn Observer) -> Played {
-    loop {
-        let request = match catch_panic(|| Ok(meta.advance()?)) {
-            Ok(Next::Done(trajectory)) => return Played { trajectory: *trajectory, policy_error: None },
-            Ok(Next::Request(request)) => request,
-            Err(e) => return failed(meta, e),
-        };
-        observer.request(&meta, &request);
-        let response = catch_panic(|| Ok(policy.respond(&request, &meta)));
-        let completion = match response {
-            Ok(response) => {
-                observer.stage(RolloutStage::Sampler);
-                let completion = response.await;
-                observer.stage(RolloutStage::Environment);
-                completion
-            }
-            Err(e) => Err(e),
-        };
-        let completion = match completion {
-            Ok(completion) => completion,
-            Err(e) => return Played { trajectory: meta.fail(e.to_string()), policy_error: Some(e) },
-        };
-        if let Err(e) = catch_panic(|| Ok(meta.submit(request.id, Ok(completion))?)) {
-            return failed(meta, e);
-        }
-        observer.submitted(&meta, &request);
-    }
+    let mut policy_failed = false;
+    let error = match catch_panic(drive(&mut meta, policy, observer, &mut policy_failed)).await {
+        Ok(trajectory) => return Played { trajectory, policy_error: None },
+        Err(e) => e,
+    };
+    // Embeddings belong to the memory, and the memory to the policy.
+    policy_failed |= matches!(error, Error::Core(mage_core::Error::Embeddings { .. }));
+    Played { trajectory: meta.fail(error.to_string()), policy_error: policy_failed.then_some(error) }
 }
 
-/// Ends a meta-episode after an error of the environment or of the memory, which belongs to the policy.
-fn failed(mut meta: MetaEpisode, error: Error) -> Played {
-    let trajectory = meta.fail(error.to_string());
-    let is_memory_error = matches!(error, Error::Core(mage_core::Error::Embeddings { .. }));
-    Played { trajectory, policy_error: is_memory_error.then_some(error) }
+/// Drives a meta-episode to its end. Sets `policy_failed` before it returns an error of the policy.
+async fn drive(
+    meta: &mut MetaEpisode,
+    policy: &mut dyn Policy,
+    observer: &dyn Observer,
+    policy_failed: &mut bool,
+) -> Result<Trajectory> {
+    loop {
+        let request = match meta.advance()? {
+            Next::Done(trajectory) => return Ok(*trajectory),
+            Next::Request(request) => request,
+        };
+        observer.request(meta, &request);
+        let response = policy.respond(&request, meta);
+        observer.stage(RolloutStage::Sampler);
+        let completion = response.await.inspect_err(|_| *policy_failed = true)?;
+        observer.stage(RolloutStage::Environment);
+        meta.submit(request.id, Ok(completion))?;
+        observer.submitted(meta, &request);
+    }
 }
 
 /// Builds and plays meta-episodes of one environment with one episode configuration.
@@ -117,10 +116,8 @@ impl MetaEpisodeBuilder {
     /// Plays one meta-episode. `seed` determines the agent's randomness; the task has a seed of its own.
     pub async fn play(&self, task: &Task, seed: Seed, policy: &mut dyn Policy, observer: &dyn Observer) -> Played {
         observer.stage(RolloutStage::Environment);
-        match catch_panic(|| Ok(self.env_spec.build(task)?)) {
-            Ok(env) => self.play_in(env, task, seed, policy, observer).await,
-            Err(e) => Played { trajectory: self.failed(task, seed, e.to_string()), policy_error: None },
-        }
+        let meta = catch_panic(async { self.build(self.env_spec.build(task)?, task, seed) }).await;
+        self.run(meta, task, seed, policy, observer).await
     }
 
     /// Plays one meta-episode in a given environment.
@@ -132,7 +129,19 @@ impl MetaEpisodeBuilder {
         policy: &mut dyn Policy,
         observer: &dyn Observer,
     ) -> Played {
-        match self.build(env, task, seed) {
+        let meta = catch_panic(async { self.build(env, task, seed) }).await;
+        self.run(meta, task, seed, policy, observer).await
+    }
+
+    async fn run(
+        &self,
+        meta: Result<MetaEpisode>,
+        task: &Task,
+        seed: Seed,
+        policy: &mut dyn Policy,
+        observer: &dyn Observer,
+    ) -> Played {
+        match meta {
             Ok(meta) => run_meta_episode(meta, policy, observer).await,
             Err(e) => Played { trajectory: self.failed(task, seed, e.to_string()), policy_error: None },
         }
@@ -148,7 +157,7 @@ impl MetaEpisodeBuilder {
     }
 
     /// The trajectory of a meta-episode that could not start.
-    fn failed(&self, task: &Task, seed: Seed, error: String) -> Trajectory {
+    pub(crate) fn failed(&self, task: &Task, seed: Seed, error: String) -> Trajectory {
         let hash = task.hash();
         let key = TrajectoryKey {
             task_set: Hash::of(&[hash]),
@@ -168,10 +177,10 @@ impl MetaEpisodeBuilder {
     }
 }
 
-/// Converts a panic of the environment or of a scripted agent into an error.
-fn catch_panic<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
-    std::panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+/// Converts a panic into an error: a failure in one meta-episode must not end the others.
+pub(crate) async fn catch_panic<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-        Err(Error::Stopped(format!("the environment or the scripted agent panicked: {}", text.unwrap_or("no message"))))
+        Err(Error::Panicked(text.unwrap_or("no message").to_owned()))
     })
 }

@@ -7,6 +7,7 @@ pub(crate) mod concurrent;
 mod meta_episode;
 mod timer;
 
+pub(crate) use meta_episode::catch_panic;
 pub use meta_episode::{MetaEpisodeBuilder, Observer, Played, run_meta_episode};
 pub use timer::RolloutStage;
 
@@ -66,7 +67,7 @@ impl Observer for TimedMetaEpisode {
 }
 
 impl Rollout {
-    /// Samples all jobs and returns their trajectories in order. A meta-episode whose environment fails is retried;
+    /// Samples all jobs and returns their trajectories in order. A meta-episode that fails or panics is retried;
     /// after the last retry, its trajectory holds the error. A failure of the engine is an error. `on_stall` receives a
     /// status line whenever no meta-episode finishes for `stall_timeout`.
     pub fn run(
@@ -197,7 +198,7 @@ mod tests {
         let env_info = env.env_spec.info();
         let context = TrainContext::new(&recipe, &env, &env_info).unwrap();
         let rollout = context.rollout(SamplingParams::default(), "policy".to_owned(), 0);
-        let task = env.population.draw("train", 2, Seed::new(1)).unwrap();
+        let task = env.population.sample_task("train", 2, Seed::new(1)).unwrap();
         let jobs = [RolloutJob { task, seed: Seed::new(2) }];
         let runtime = crate::train::runtime(2).unwrap();
         let mut stalls = Vec::new();

@@ -478,7 +478,7 @@ pub fn last_model(run: &Path) -> Result<PathBuf> {
 }
 
 /// Hash of the weights of a run's last checkpoint, from its manifest.
-pub fn weights_hash(run: &Path) -> Result<String> {
+pub fn checkpoint_hash(run: &Path) -> Result<String> {
     let manifest = last_model(run)?.join(MANIFEST);
     let text = fs::read(&manifest).map_err(Error::io(&manifest))?;
     let hashes: BTreeMap<String, String> = serde_json::from_slice(&text)

@@ -114,7 +114,7 @@ impl SweepCell {
     /// Hash of the weights to evaluate, if they exist.
     fn weights(&self, sweep: &Path) -> Option<String> {
         let CellWork::Policy { trained_by } = &self.work else { return None };
-        run_dir::weights_hash(&sweep.join(trained_by).join(RUN)).ok()
+        run_dir::checkpoint_hash(&sweep.join(trained_by).join(RUN)).ok()
     }
 
     /// Moves the folder of the cell to the archive and returns its new path.

@@ -50,7 +50,7 @@ impl TrainContext {
         let engines = engines::start(recipe, env_info, &env.status_log)?;
         engines.trainer.caps().check(&recipe.loss(0))?;
         let codec = Arc::new(PromptCodec::new(Arc::clone(&engines.renderer), recipe.play.form, recipe.play.thinking)?);
-        let probe = LengthProbe::run(recipe, env, (**meta_episodes.config()).clone(), &codec, PROBE_META_EPISODES)?;
+        let probe = LengthProbe::run(recipe, env, &codec, PROBE_META_EPISODES)?;
         if let Some(probe) = probe {
             probe.check_fits(recipe, engines.max_seq_len)?;
         }

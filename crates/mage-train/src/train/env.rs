@@ -25,14 +25,19 @@ pub struct TrainEnv {
 }
 
 impl TrainEnv {
-    /// The environment's description with the turn limit of a split.
-    fn info(&self, split: &str) -> Result<EnvInfo> {
-        Ok(EnvInfo { max_turns: self.env_spec.max_turns(&self.population, split)?, ..self.env_spec.info() })
+    /// Maximum turns per episode in a split: the given number, or the environment's limit if that is 0.
+    pub fn max_turns(&self, split: &str, given: u32) -> Result<u32> {
+        if given > 0 { Ok(given) } else { Ok(self.env_spec.max_turns(&self.population, split)?) }
+    }
+
+    /// The environment's description with a recipe's turn limit.
+    fn info(&self, recipe: &Recipe, split: &str) -> Result<EnvInfo> {
+        Ok(EnvInfo { max_turns: self.max_turns(split, recipe.play.max_turns)?, ..self.env_spec.info() })
     }
 
     /// Episode configuration of training.
     pub fn episode_config(&self, recipe: &Recipe) -> Result<EpisodeConfig> {
-        let config = recipe.episode_config(&self.info(&recipe.env.split)?, recipe.play.episodes);
+        let config = recipe.episode_config(&self.info(recipe, &recipe.env.split)?, recipe.play.episodes);
         config.validate()?;
         Ok(config)
     }
@@ -40,7 +45,7 @@ impl TrainEnv {
     /// Episode configuration of an evaluation of `episodes` episodes on a split. If compact prompts have fewer memory
     /// slots, they contain the latest episodes.
     pub fn eval_episode_config(&self, recipe: &Recipe, split: &str, episodes: u32) -> Result<EpisodeConfig> {
-        let config = recipe.episode_config(&self.info(split)?, episodes);
+        let config = recipe.episode_config(&self.info(recipe, split)?, episodes);
         let slots = (config.prompt_form == PromptForm::Compact).then_some(config.slots);
         let recall_limit = slots.filter(|slots| episodes as usize > slots + 1).or(config.recall_limit);
         let config = EpisodeConfig { recall_limit, ..config };

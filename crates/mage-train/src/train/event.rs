@@ -83,7 +83,7 @@ pub struct TrainOutcome {
     pub before: Option<EvalResult>,
     /// Evaluation after the last update.
     pub after: Option<EvalResult>,
-    /// Evaluation after the last update with memory blanked.
+    /// Evaluation after the last update, without memory.
     pub without_memory: Option<EvalResult>,
     /// Exact ceilings, if computable.
     pub ceilings: Option<OracleReport>,

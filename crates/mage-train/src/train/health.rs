@@ -44,6 +44,13 @@ impl HealthCheck {
 
     /// Warnings that were not active before.
     pub fn check(&mut self, thresholds: &HealthThresholds, metrics: &HealthMetrics) -> Vec<String> {
+        let divergence = |what: &str, name: &'static str, kl: f64| {
+            let text = format!(
+                "{what} diverge from the reference policy (KL {kl:.2} nats per token); raise loss.{name} or lower \
+                 optim.learning_rate"
+            );
+            (name, kl > thresholds.max_kl, text)
+        };
         let conditions = [
             (
                 "entropy",
@@ -57,24 +64,8 @@ impl HealthCheck {
                     }
                 ),
             ),
-            (
-                "kl_play",
-                metrics.kl_play > thresholds.max_kl,
-                format!(
-                    "actions diverge from the reference policy (KL {:.2} nats per token); raise loss.kl_play or lower \
-                     optim.learning_rate",
-                    metrics.kl_play
-                ),
-            ),
-            (
-                "kl_reflect",
-                metrics.kl_reflect > thresholds.max_kl,
-                format!(
-                    "reflections diverge from the reference policy (KL {:.2} nats per token); raise loss.kl_reflect or lower \
-                     optim.learning_rate",
-                    metrics.kl_reflect
-                ),
-            ),
+            divergence("actions", "kl_play", metrics.kl_play),
+            divergence("reflections", "kl_reflect", metrics.kl_reflect),
             (
                 "mismatch_kl",
                 metrics.mismatch_kl > thresholds.max_mismatch_kl,

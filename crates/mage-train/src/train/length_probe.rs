@@ -1,4 +1,4 @@
-//! Measurement of prompt and response lengths with random play.
+//! Measurement of prompt and response lengths with random play, in training and in evaluations.
 
 use crate::{
     Error, Result,
@@ -8,11 +8,12 @@ use crate::{
     train::TrainEnv,
 };
 use futures_executor::block_on;
-use mage_core::{EpisodeConfig, RequestKind};
+use mage_core::EpisodeConfig;
 use mage_env::Seed;
 use std::sync::Arc;
 
-/// Token counts of some meta-episodes of random play.
+/// Token counts of some meta-episodes of random play with the settings of training, and their maximum lengths, also
+/// with the settings of evaluations, which may have more episodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LengthProbe {
     /// Total prompt tokens.
@@ -24,11 +25,23 @@ pub(crate) struct LengthProbe {
 }
 
 impl LengthProbe {
-    /// Plays `count` meta-episodes; `None` if the environment does not list legal actions. A failed meta-episode is
-    /// skipped, as in a run; an error if all fail.
-    pub(crate) fn run(
+    /// Plays `count` meta-episodes of training and as many of evaluations; `None` if the environment does not list
+    /// legal actions. A failed meta-episode is skipped, as in a run; an error if all fail.
+    pub(crate) fn run(recipe: &Recipe, env: &TrainEnv, codec: &PromptCodec, count: usize) -> Result<Option<Self>> {
+        let training = Self::play(recipe, env, &recipe.env.split, env.episode_config(recipe)?, codec, count)?;
+        let (split, episodes) = (&recipe.eval.split, recipe.eval.episodes);
+        let config = env.eval_episode_config(recipe, split, episodes)?;
+        let evaluation = Self::play(recipe, env, split, config, codec, count)?;
+        Ok(training.zip(evaluation).map(|(training, evaluation)| LengthProbe {
+            max_sequence: training.max_sequence.max(evaluation.max_sequence),
+            ..training
+        }))
+    }
+
+    fn play(
         recipe: &Recipe,
         env: &TrainEnv,
+        split: &str,
         episode_config: EpisodeConfig,
         codec: &PromptCodec,
         count: usize,
@@ -40,7 +53,7 @@ impl LengthProbe {
         let (mut failed, mut first_error) = (0, None);
         for i in 0..count as u64 {
             let seed = Seed::new(recipe.seed).child("length_probe").at(i);
-            let task = env.population.draw(&recipe.env.split, seats, seed)?;
+            let task = env.population.sample_task(split, seats, seed)?;
             let mut policy = ScriptedPolicy::random(Arc::clone(episode_config), seed);
             let Played { trajectory, policy_error } = block_on(meta_episodes.play(&task, seed, &mut policy, &()));
             if let Some(Error::ScriptedPolicy { .. }) = policy_error {
@@ -53,11 +66,7 @@ impl LengthProbe {
             }
             for record in trajectory.requests {
                 let prompt = codec.prompt(&record.messages)?.len();
-                let max_response = if record.kind == RequestKind::Play {
-                    episode_config.play_tokens
-                } else {
-                    episode_config.reflect_tokens
-                };
+                let max_response = episode_config.max_tokens(record.kind);
                 probe.prompt_tokens += prompt as u64;
                 probe.response_tokens += u64::from(max_response);
                 probe.max_sequence = probe.max_sequence.max(prompt + max_response as usize);

@@ -346,7 +346,7 @@ impl Training {
         let group_seed = |g: usize| seed.child("update").at(update).child("group").at(g as u64);
         let population = &self.env.population;
         let mut groups: Vec<Vec<Task>> = (0..r.groups)
-            .map(|g| Ok(population.draw_group(split, seats, group_seed(g), r.group_size, r.grouping)?))
+            .map(|g| Ok(population.sample_group(split, seats, group_seed(g), r.group_size, r.grouping)?))
             .collect::<Result<_>>()?;
         let mut starts: Vec<Task> = groups.iter().filter_map(|group| group.first().cloned()).collect();
         let first = update * r.groups as u64;

@@ -174,10 +174,9 @@ pub fn longest_sequence(recipe: &Recipe, env: &TrainEnv, renderer: &Arc<Renderer
 }
 
 fn probe_lengths(recipe: &Recipe, env: &TrainEnv, renderer: Option<&Arc<Renderer>>) -> Result<Option<LengthProbe>> {
-    let episode_config = env.episode_config(recipe)?;
     let Some(renderer) = renderer else { return Ok(None) };
     let codec = PromptCodec::new(Arc::clone(renderer), recipe.play.form, recipe.play.thinking)?;
-    LengthProbe::run(recipe, env, episode_config, &codec, SAMPLE_META_EPISODES)
+    LengthProbe::run(recipe, env, &codec, SAMPLE_META_EPISODES)
 }
 
 /// Seconds of the parts of an update.
@@ -200,7 +199,7 @@ impl UpdateTrial {
         let seats = env.env_spec.info().seats;
         let jobs: Vec<RolloutJob> = (0..sample as u64)
             .map(|i| {
-                let task = env.population.draw(&recipe.env.split, seats, seed.at(i))?;
+                let task = env.population.sample_task(&recipe.env.split, seats, seed.at(i))?;
                 Ok(RolloutJob { task, seed: seed.child("agent").at(i) })
             })
             .collect::<Result<_>>()?;

@@ -110,7 +110,7 @@ impl WarmStart {
         let (seats, seeds) = (self.env_spec.info().seats, (0..count as u64).map(|i| seed.at(i)));
         let mut tasks: Vec<Task> = seeds
             .clone()
-            .map(|seed| Ok(self.population.draw(&self.split, seats, seed.child("task"))?))
+            .map(|seed| Ok(self.population.sample_task(&self.split, seats, seed.child("task"))?))
             .collect::<Result<_>>()?;
         self.env_spec.assign_without_replacement(&mut tasks, index * count as u64, self.deal_seed)?;
         let jobs: Vec<(Task, Seed)> = tasks.into_iter().zip(seeds).collect();
@@ -118,12 +118,7 @@ impl WarmStart {
             jobs.par_iter().map(|(task, seed)| self.play(task, *seed)).collect::<Result<_>>()?;
         let mut tokenized = Vec::new();
         for record in trajectories.iter().flat_map(|t| &t.requests) {
-            let max_tokens = if record.kind == RequestKind::Play {
-                self.episode_config().play_tokens
-            } else {
-                self.episode_config().reflect_tokens
-            };
-            let request = mask_request(record, max_tokens);
+            let request = mask_request(record, self.episode_config().max_tokens(record.kind));
             let response = codec.response_tokens(&request, &record.completion.text)?;
             tokenized.push((codec.prompt(&record.messages)?, codec.masks(&request, &response)?, response));
         }

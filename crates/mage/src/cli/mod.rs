@@ -307,9 +307,8 @@ impl TaskSelection {
                         the rules, q quits."
 )]
 pub(crate) struct PlayArgs {
-    /// Environment
-    #[arg(default_value = "kuhn")]
-    pub(crate) env: String,
+    /// Environment [default: kuhn; with --against RUN that of the run]
+    pub(crate) env: Option<String>,
     /// Number of episodes against the same opponent
     #[arg(long, short = 'n', default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) episodes: u32,
@@ -322,12 +321,12 @@ pub(crate) struct PlayArgs {
     /// Print the opponent's name, or the policy's reflections, at the end
     #[arg(long)]
     pub(crate) reveal: bool,
-    /// Play against the trained policy of this run; it adapts to you over the episodes. RUN is the last checkpoint, RUN@best
-    /// the best one, RUN@250 that of update 250
-    #[arg(long, value_name = "RUN", conflicts_with_all = ["env", "population", "opponent", "seat", "split", "options", "skip_bad", "max_turns"])]
+    /// Play against this model; it adapts to you over the episodes. A trained policy (RUN is the last checkpoint of the
+    /// run, RUN@best the best one, RUN@250 that of update 250), or a model directory
+    #[arg(long, value_name = "RUN|MODEL", conflicts_with_all = ["population", "opponent", "seat", "split", "options", "skip_bad", "max_turns"])]
     pub(crate) against: Option<String>,
     /// Device of that policy: auto, cpu, cuda or cuda:N [default: cpu if it was trained with cpu, otherwise auto]
-    #[arg(long, requires = "against", conflicts_with_all = ["env", "population", "opponent", "seat", "split", "options", "skip_bad", "max_turns"])]
+    #[arg(long, requires = "against", conflicts_with_all = ["population", "opponent", "seat", "split", "options", "skip_bad", "max_turns"])]
     pub(crate) device: Option<Device>,
     #[command(flatten)]
     pub(crate) selection: TaskSelection,
@@ -419,8 +418,8 @@ pub(crate) enum BenchCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct BenchSamplerArgs {
-    /// Model or adapter: a directory, a run (RUN, RUN@best, RUN@250), or org/name[@revision] on the Hub; an adapter also
-    /// loads its base model
+    /// Model or adapter: a directory, a checkpoint of a run (RUN is its last, RUN@best, RUN@250), or
+    /// org/name[@revision] on the Hub; an adapter also loads its base model
     pub(crate) model: String,
     /// Number of requests
     #[arg(long, default_value_t = 1000, value_parser = at_least_one)]

@@ -101,20 +101,21 @@ pub(crate) struct TokenizerSource {
 
 #[derive(Debug, Args)]
 pub(crate) struct ModelInfoArgs {
-    /// Model directory, run (RUN, RUN@best, RUN@250), org/name[@revision] on the Hub, or a config.json
+    /// Model directory, checkpoint of a run (RUN is its last, RUN@best, RUN@250), org/name[@revision] on the Hub, or a
+    /// config.json
     #[arg(value_name = "MODEL|CONFIG")]
     pub(crate) model: String,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ModelScoreArgs {
-    /// Model or adapter: a directory, a run (RUN, RUN@best, RUN@250), or org/name[@revision] on the Hub; an adapter also
-    /// loads its base model
+    /// Model or adapter: a directory, a checkpoint of a run (RUN is its last, RUN@best, RUN@250), or
+    /// org/name[@revision] on the Hub; an adapter also loads its base model
     pub(crate) model: String,
     /// File with one JSON list of token ids per line
     #[arg(long, value_name = "FILE.jsonl")]
     pub(crate) tokens: PathBuf,
-    /// LoRA adapter to apply: a PEFT directory, or org/name[@revision]
+    /// LoRA adapter to apply: a PEFT directory, a checkpoint of a run (RUN is its last), or org/name[@revision]
     #[arg(long, value_name = "ADAPTER")]
     pub(crate) adapter: Option<String>,
     /// CPU threads; 0 for all
@@ -124,14 +125,14 @@ pub(crate) struct ModelScoreArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ModelGenerateArgs {
-    /// Model or adapter: a directory, a run (RUN, RUN@best, RUN@250), or org/name[@revision] on the Hub; an adapter also
-    /// loads its base model
+    /// Model or adapter: a directory, a checkpoint of a run (RUN is its last, RUN@best, RUN@250), or
+    /// org/name[@revision] on the Hub; an adapter also loads its base model
     pub(crate) model: String,
     #[command(flatten)]
     pub(crate) input: PromptInput,
-    /// LoRA adapter to apply: a PEFT directory, or org/name[@revision]. Can be repeated, with a label each; all
-    /// adapters generate in one batch, and `base` is the model without an adapter. An existing directory with `=` in
-    /// its name is not split
+    /// LoRA adapter to apply: a PEFT directory, a checkpoint of a run (RUN is its last), or org/name[@revision]. Can be
+    /// repeated, with a label each; all adapters generate in one batch, and `base` is the model without an adapter. An
+    /// existing directory with `=` in its name is not split
     #[arg(long, value_name = "[NAME=]ADAPTER")]
     pub(crate) adapter: Vec<String>,
     /// Enable thinking mode (with --chat)
@@ -168,9 +169,10 @@ pub(crate) struct ModelGenerateArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ModelMergeArgs {
-    /// Base model: a directory, a run (RUN, RUN@best, RUN@250), or org/name[@revision] on the Hub
+    /// Base model: a directory, a checkpoint of a run (RUN is its last, RUN@best, RUN@250), or org/name[@revision] on
+    /// the Hub
     pub(crate) model: String,
-    /// LoRA adapter: a PEFT directory, a run, or org/name[@revision] on the Hub
+    /// LoRA adapter: a PEFT directory, a checkpoint of a run (RUN is its last), or org/name[@revision] on the Hub
     pub(crate) adapter: String,
     /// Output directory; must be empty or not exist
     pub(crate) out: PathBuf,

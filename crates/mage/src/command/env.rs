@@ -166,16 +166,16 @@ fn print_info(description: &EnvDescription, out: &Output) -> anyhow::Result<()> 
         env_info.unit
     ))?;
     if !env_info.options.is_empty() {
-        let rows = env_info.options.iter().map(|o| vec![o.key.clone(), o.values.clone(), o.about.clone()]);
+        let rows = env_info.options.iter().map(|o| vec![o.key.clone(), o.values.clone(), o.description.clone()]);
         out.line(format!("\n{}", columns(&["option", "values", "description"], rows)))?;
     }
     if !env_info.opponents.is_empty() {
-        let rows = env_info.opponents.iter().map(|(kind, about)| vec![kind.clone(), about.clone()]);
+        let rows = env_info.opponents.iter().map(|(kind, description)| vec![kind.clone(), description.clone()]);
         out.line(format!("\n{}", columns(&["opponent kind", "description"], rows)))?;
     }
     let rows = description.policies.iter().map(|p| {
         let full_info = if p.full_info { " (full information)" } else { "" };
-        vec![p.name.clone(), format!("{}{full_info}", p.about)]
+        vec![p.name.clone(), format!("{}{full_info}", p.description)]
     });
     out.line(format!("\n{}", columns(&["policy", "description"], rows)))?;
     if !description.populations.is_empty() {
@@ -256,7 +256,7 @@ fn print_oracles(report: &OracleReport, out: &Output) -> anyhow::Result<()> {
 
 /// Which values are exact, bounds or estimates, and why.
 fn accuracy_note(report: &OracleReport) -> &'static str {
-    match (report.sampled_opponents.is_empty(), report.learner_is_lower_bound()) {
+    match (report.sampled_opponents.is_empty(), report.bayes_adaptive_is_lower_bound()) {
         (true, false) => "all values are exact to the decimals shown",
         (true, true) => {
             "all values are exact except the Bayes-adaptive rows: there are too many beliefs to solve, so these rows are the score of \
@@ -353,7 +353,8 @@ fn generate(app: &App, args: &EnvGenerateArgs, out: &Output) -> anyhow::Result<(
     let (env_spec, population) = select(app, &args.env, &args.selection, None)?;
     print_warnings(&*env_spec, &population, args.selection.split(), out)?;
     let seats = env_spec.info().seats;
-    let sample_task = |i| population.draw(args.selection.split(), seats, Seed::new(args.seed).child("generate").at(i));
+    let sample_task =
+        |i| population.sample_task(args.selection.split(), seats, Seed::new(args.seed).child("generate").at(i));
     let tasks = (0..args.count).map(sample_task).collect::<Result<Vec<_>, _>>()?;
     let files = env_spec.export(&tasks, &args.out, args.data.as_deref()).map_err(data_error)?;
     if out.json {

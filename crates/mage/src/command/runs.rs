@@ -65,12 +65,12 @@ struct RunSummary {
     /// Seconds since 1970 of the last change of its files.
     modified: Option<f64>,
     #[serde(flatten)]
-    info: Option<RunInfo>,
+    info: Option<RunRow>,
 }
 
 /// What is known about a readable run.
 #[derive(Serialize)]
-struct RunInfo {
+struct RunRow {
     env: String,
     /// Method, followed by its ablation.
     method: String,
@@ -94,7 +94,7 @@ struct RunInfo {
 
 impl RunSummary {
     fn read(run: &Path) -> Self {
-        let (state, error, info) = match RunInfo::read(run) {
+        let (state, error, info) = match RunRow::read(run) {
             Err(e) => (RunState::Unreadable, Some(e.to_string()), None),
             Ok((info, finished)) => {
                 let failure = failure(run);
@@ -129,7 +129,7 @@ impl RunSummary {
     }
 }
 
-impl RunInfo {
+impl RunRow {
     /// Reads a run; whether it is finished.
     fn read(path: &Path) -> mage_train::Result<(Self, bool)> {
         let mut notes = Vec::new();
@@ -142,7 +142,7 @@ impl RunInfo {
         let optima = run.last_episode_ceiling.or_else(|| last_episode_optima(path));
         // A result of fewer updates is that of the run before its recipe was extended.
         let finished = run.finished && run.updates >= run.total_updates;
-        let info = RunInfo {
+        let info = RunRow {
             method: run.name(),
             gap_closed: optima.and_then(|(low, high)| {
                 let gap = high - low;

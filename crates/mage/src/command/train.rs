@@ -263,7 +263,7 @@ pub(super) fn shell_quote(path: &Path) -> String {
 }
 
 fn report(outcome: &TrainOutcome, dir: &Path, playable: bool, out: &Output) -> anyhow::Result<()> {
-    let (Some(after), Some(blanked)) = (&outcome.after, &outcome.without_memory) else { return Ok(()) };
+    let (Some(after), Some(without_memory)) = (&outcome.after, &outcome.without_memory) else { return Ok(()) };
     let kind = if after.exact { "exact expectations" } else { "sampled" };
     out.line(format!(
         "\n{}: {}, mean ± standard error over {} tasks, {kind}",
@@ -271,14 +271,14 @@ fn report(outcome: &TrainOutcome, dir: &Path, playable: bool, out: &Output) -> a
         outcome.unit,
         after.score.first().map_or(0, |e| e.count)
     ))?;
-    let mut header = vec!["episode", "before", "after", "memory blanked"];
+    let mut header = vec!["episode", "before", "after", "without memory"];
     if outcome.ceilings.is_some() {
         header.extend(["memoryless optimum", "Bayes-adaptive optimum"]);
     }
     let at = |r: Option<&EvalResult>, n: usize| r.and_then(|r| r.score.get(n)).map_or_else(|| "-".to_owned(), estimate);
     let rows = (0..after.score.len()).map(|n| {
         let mut row =
-            vec![(n + 1).to_string(), at(outcome.before.as_ref(), n), at(Some(after), n), at(Some(blanked), n)];
+            vec![(n + 1).to_string(), at(outcome.before.as_ref(), n), at(Some(after), n), at(Some(without_memory), n)];
         if let Some(c) = &outcome.ceilings {
             row.push(c.mean.memoryless.get(n).map_or_else(|| "-".to_owned(), |v| score(*v)));
             row.push(c.mean.sum.by_episode.get(n).map_or_else(|| "-".to_owned(), |v| score(*v)));
@@ -290,14 +290,14 @@ fn report(outcome: &TrainOutcome, dir: &Path, playable: bool, out: &Output) -> a
     let slice = |name: String,
                  before: Option<&Vec<MeanEstimate>>,
                  after: &[MeanEstimate],
-                 blank: Option<&Vec<MeanEstimate>>| {
+                 without_memory: Option<&Vec<MeanEstimate>>| {
         let cell = |v: Option<&MeanEstimate>| v.map_or_else(|| "-".to_owned(), estimate);
         vec![
             name,
             cell(before.and_then(|b| b.get(last))),
             cell(after.first()),
             cell(after.get(last)),
-            cell(blank.and_then(|b| b.get(last))),
+            cell(without_memory.and_then(|w| w.get(last))),
         ]
     };
     if after.by_opponent.len() + after.by_seat.len() > 2 {
@@ -306,7 +306,7 @@ fn report(outcome: &TrainOutcome, dir: &Path, playable: bool, out: &Output) -> a
                 name.clone(),
                 outcome.before.as_ref().and_then(|b| b.by_opponent.get(name)),
                 curve,
-                blanked.by_opponent.get(name),
+                without_memory.by_opponent.get(name),
             )
         });
         let seats = after.by_seat.iter().map(|(seat, curve)| {
@@ -314,7 +314,7 @@ fn report(outcome: &TrainOutcome, dir: &Path, playable: bool, out: &Output) -> a
                 format!("seat {seat}"),
                 outcome.before.as_ref().and_then(|b| b.by_seat.get(seat)),
                 curve,
-                blanked.by_seat.get(seat),
+                without_memory.by_seat.get(seat),
             )
         });
         let last = format!("episode {}", last + 1);
@@ -323,7 +323,7 @@ fn report(outcome: &TrainOutcome, dir: &Path, playable: bool, out: &Output) -> a
             &format!("before, {last}"),
             "after, episode 1",
             &format!("after, {last}"),
-            "memory blanked",
+            "without memory",
         ];
         out.line(format!("\n{}", table(&header, opponents.chain(seats))))?;
     }

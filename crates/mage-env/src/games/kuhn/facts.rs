@@ -27,17 +27,8 @@ pub fn observations_from_facts(text: &str, seat: u8) -> Result<&'static [String]
 /// The belief for the next episode after a hand with these facts, as [`BayesAdaptiveSolver::update`]. `None` if no
 /// possible opponent plays like that.
 pub fn update_from_facts(bayes: &BayesAdaptiveSolver, belief: &[f64], text: &str) -> Result<Option<Vec<f64>>> {
-    bayes.update(belief, &as_strs(observations_from_facts(text, bayes.seat())?))
-}
-
-/// Likelihood of these facts under each hidden type, given the player's own actions, as
-/// [`BayesAdaptiveSolver::likelihood`].
-pub fn likelihood_from_facts(bayes: &BayesAdaptiveSolver, text: &str) -> Result<Vec<f64>> {
-    bayes.likelihood(&as_strs(observations_from_facts(text, bayes.seat())?))
-}
-
-fn as_strs(observations: &[String]) -> Vec<&str> {
-    observations.iter().map(String::as_str).collect()
+    let observations = observations_from_facts(text, bayes.seat())?;
+    bayes.update(belief, &observations.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 fn all_hands() -> HashMap<(u8, String), Vec<String>> {

@@ -11,7 +11,7 @@ mod scripted_agents;
 mod spec;
 mod text;
 
-pub use facts::{likelihood_from_facts, observations_from_facts, update_from_facts};
+pub use facts::{observations_from_facts, update_from_facts};
 pub use opponents::{AGGRESSIVE, CONSERVATIVE, INTERMEDIATE, StrategyTable, equilibrium, opponent_kinds};
 pub use rules::{BET, Card, Hand, Kuhn, PASS};
 pub use spec::{KuhnOptions, KuhnSpec};

@@ -110,7 +110,7 @@ pub fn opponent_kinds() -> OpponentKinds<Kuhn> {
         let p: TableParams = params.read("opponent of kind `table`")?;
         Ok(Arc::new(StrategyTable::from_map(&p.bet, "opponent of kind `table`: bet")?))
     });
-    let mut cfr = |kind: &str, about: &str, transform: fn(StrategyTable) -> StrategyTable| {
+    let mut cfr = |kind: &str, description: &str, transform: fn(StrategyTable) -> StrategyTable| {
         let source = format!("opponent of kind `{kind}`");
         let make = move |params: &OptionMap| -> Result<Strategy<Kuhn>> {
             let p: CfrParams = params.read(&source)?;
@@ -120,7 +120,7 @@ pub fn opponent_kinds() -> OpponentKinds<Kuhn> {
             }
             Ok(Arc::new(transform(equilibrium(p.iterations))))
         };
-        kinds.add(kind, about, make);
+        kinds.add(kind, description, make);
     };
     cfr("cfr_sampled", "samples the CFR average policy after `iterations` (default 1000)", |table| table);
     cfr("cfr_argmax", "plays the likeliest action of that policy, as in the paper; exploitable", |table| {

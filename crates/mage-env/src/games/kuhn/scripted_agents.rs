@@ -10,7 +10,7 @@ use super::{
 use crate::{
     ActionId, Game, PromptView, Result, Rng, ScriptedAgent, ScriptedAgentFactory, ScriptedAgentInfo,
     ScriptedAgentQuery, Seed, Task, TextGame,
-    game::{draw, draw_uniform},
+    game::{sample_action, sample_uniform},
     solvers::{BayesAdaptiveSolver, ScoreObjective},
 };
 use std::sync::Arc;
@@ -38,14 +38,12 @@ pub(super) fn factory(
     };
     Ok(Some(match query.name {
         "nash" => Arc::new(NashFactory(equilibrium(NASH_ITERATIONS))),
-        "bayes" => Arc::new(BayesAgentFactory { solved: solved()?, mode: LearnerMode::Adapt(ScoreObjective::Sum) }),
-        "bayes-last" => {
-            Arc::new(BayesAgentFactory { solved: solved()?, mode: LearnerMode::Adapt(ScoreObjective::Last) })
-        }
+        "bayes" => Arc::new(BayesAgentFactory { solved: solved()?, mode: BayesMode::Adapt(ScoreObjective::Sum) }),
+        "bayes-last" => Arc::new(BayesAgentFactory { solved: solved()?, mode: BayesMode::Adapt(ScoreObjective::Last) }),
         "best-response" => {
             let opponents = query.population.in_split(query.split)?;
             let names = opponents.into_iter().map(|(_, spec)| spec.name.clone()).collect();
-            Arc::new(BayesAgentFactory { solved: solved()?, mode: LearnerMode::KnownOpponent(names) })
+            Arc::new(BayesAgentFactory { solved: solved()?, mode: BayesMode::KnownOpponent(names) })
         }
         _ => return Ok(None),
     }))
@@ -69,7 +67,7 @@ impl ScriptedAgent for NashAgent {
     fn act(&mut self, prompt: &PromptView<'_>) -> String {
         let bet = HandView::read(prompt.observation).and_then(|v| self.table.bet_probability(v.card, &v.line()));
         let bet = bet.unwrap_or(0.5);
-        Kuhn.action_name(draw(&[(PASS, 1.0 - bet), (BET, bet)].into_iter().collect(), &mut self.rng))
+        Kuhn.action_name(sample_action(&[(PASS, 1.0 - bet), (BET, bet)].into_iter().collect(), &mut self.rng))
     }
 
     fn reflect(&mut self, finished: &str) -> String {
@@ -77,9 +75,9 @@ impl ScriptedAgent for NashAgent {
     }
 }
 
-/// Knowledge and objective of a learner.
+/// Knowledge and objective of a Bayes-adaptive policy.
 #[derive(Clone)]
-enum LearnerMode {
+enum BayesMode {
     /// Starts from the prior and adapts.
     Adapt(ScoreObjective),
     /// Knows which of these opponents it plays, and maximises each episode.
@@ -89,15 +87,15 @@ enum LearnerMode {
 struct BayesAgentFactory {
     /// The exact optimum of each seat.
     solved: Arc<[BayesAdaptiveSolver; 2]>,
-    mode: LearnerMode,
+    mode: BayesMode,
 }
 
 impl ScriptedAgentFactory for BayesAgentFactory {
     fn make(&self, task: &Task, seed: Seed) -> Box<dyn ScriptedAgent> {
         let bayes = &self.solved[usize::from(task.seat)];
         let (prior, objective) = match &self.mode {
-            LearnerMode::Adapt(objective) => (bayes.prior(), Some(*objective)),
-            LearnerMode::KnownOpponent(names) => {
+            BayesMode::Adapt(objective) => (bayes.prior(), Some(*objective)),
+            BayesMode::KnownOpponent(names) => {
                 let index = task.opponent.as_ref().and_then(|o| names.iter().position(|n| *n == o.name));
                 let known = index.and_then(|i| bayes.prior_for_opponent(i).ok());
                 (known.unwrap_or_else(|| bayes.prior()), None)
@@ -135,7 +133,7 @@ impl ScriptedAgent for BayesAgent {
         let observations: Vec<&str> = observations.iter().map(String::as_str).collect();
         let best = bayes.best_action(&belief, left, objective, &observations).ok().flatten();
         // No known opponent plays like this, so the belief gives no advice.
-        let action = best.unwrap_or_else(|| draw_uniform(&[PASS, BET].into_iter().collect(), &mut self.rng));
+        let action = best.unwrap_or_else(|| sample_uniform(&[PASS, BET].into_iter().collect(), &mut self.rng));
         Kuhn.action_name(action)
     }
 

@@ -86,7 +86,7 @@ impl TicTacToeSpec {
         if options.opening == Deal::Fixed {
             report.notes.push(
                 "an opponent with a fixed opening is treated as one that draws its opening in each episode: equal for one \
-                 episode, nearly equal for the best learner"
+                 episode, nearly equal for the Bayes-adaptive optimum"
                     .to_owned(),
             );
         }

@@ -287,7 +287,7 @@ mod tests {
         let factory = env_spec.scripted_agent(&query).unwrap();
         let mut won = [0.0; 3];
         for i in 0..tasks {
-            let task = population.draw("train", 2, Seed::new(i)).unwrap();
+            let task = population.sample_task("train", 2, Seed::new(i)).unwrap();
             let mut env = env_spec.build(&task).unwrap();
             let mut agent = factory.make(&task, Seed::new(i).child("agent"));
             let mut memory: Vec<String> = Vec::new();
@@ -317,9 +317,9 @@ mod tests {
 
     #[test]
     fn bayes_finds_the_blind_line_and_best_response_knows_it() {
-        let learner = wins("bayes", 300, true);
-        assert!((learner[0] - 4.0 / 6.0).abs() < 0.09, "{learner:?}");
-        assert_eq!(learner[1..], [1.0, 1.0]);
+        let bayes = wins("bayes", 300, true);
+        assert!((bayes[0] - 4.0 / 6.0).abs() < 0.09, "{bayes:?}");
+        assert_eq!(bayes[1..], [1.0, 1.0]);
         let without_memory = wins("bayes", 300, false);
         assert!(without_memory.iter().all(|w| (w - 4.0 / 6.0).abs() < 0.09), "{without_memory:?}");
         assert_eq!(wins("best-response", 60, true), [1.0; 3]);
@@ -333,8 +333,10 @@ mod tests {
 
     #[test]
     fn textbook_agent_completes_and_blocks_lines() {
-        let mut agent = TextbookAgentFactory
-            .make(&TicTacToeSpec::default().default_population().draw("train", 2, Seed::new(1)).unwrap(), Seed::new(1));
+        let mut agent = TextbookAgentFactory.make(
+            &TicTacToeSpec::default().default_population().sample_task("train", 2, Seed::new(1)).unwrap(),
+            Seed::new(1),
+        );
         let mut choice = |observation: &str| {
             agent.act(&PromptView { episode: 0, memory: &[], observation, legal: &[], history: &[] })
         };

@@ -24,7 +24,7 @@ mod tree;
 pub use opponent::MctsOpponent;
 pub use tree::{ActionStats, SearchTree};
 
-use crate::{ActionId, CurrentPlayer, Game, MAX_PLAYERS, Rng, draw, draw_uniform};
+use crate::{ActionId, CurrentPlayer, Game, MAX_PLAYERS, Rng, sample_action, sample_uniform};
 use tree::CHANCE;
 
 /// Search parameters.
@@ -98,7 +98,7 @@ impl Mcts {
                 tree.expand(at, game, state, rng);
             }
             at = match player {
-                CurrentPlayer::Chance => tree.child_by(at, draw(&game.chance(state), rng)),
+                CurrentPlayer::Chance => tree.child_by(at, sample_action(&game.chance(state), rng)),
                 _ => tree.select_child(at, self.uct_c),
             };
             game.apply(state, tree.nodes[at].action);
@@ -138,8 +138,8 @@ fn playout<G: Game>(game: &G, state: &mut G::State, rng: &mut Rng) {
     loop {
         let action = match game.current_player(state) {
             CurrentPlayer::Terminal => return,
-            CurrentPlayer::Chance => draw(&game.chance(state), rng),
-            CurrentPlayer::Player(_) => draw_uniform(&game.legal(state), rng),
+            CurrentPlayer::Chance => sample_action(&game.chance(state), rng),
+            CurrentPlayer::Player(_) => sample_uniform(&game.legal(state), rng),
         };
         game.apply(state, action);
     }

@@ -129,7 +129,7 @@ fn nim_win_rate_grows_with_simulations() {
             let mut s = Nim.initial(&mut rng);
             while Nim.current_player(&s) != CurrentPlayer::Terminal {
                 let legal = Nim.legal(&s);
-                let a = if s.1 == 0 { player.act(&Nim, &s, 0, &mut rng) } else { draw_uniform(&legal, &mut rng) };
+                let a = if s.1 == 0 { player.act(&Nim, &s, 0, &mut rng) } else { sample_uniform(&legal, &mut rng) };
                 Nim.apply(&mut s, a);
             }
             Nim.returns(&s)[0] > 0.0

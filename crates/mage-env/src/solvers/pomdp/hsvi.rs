@@ -74,9 +74,9 @@ fn solve_exact(model: &AdaptationPomdp, episodes: u32, work_limit: u64) -> Resul
     Ok(PomdpSolution { curves, gaps: [noise; 2], memos, episodes: enough, exact: true })
 }
 
-/// The first episode in which the optimal learner scores as much as with full information, or `episodes`.
+/// The first episode in which the Bayes-adaptive policy scores as much as with full information, or `episodes`.
 ///
-/// All later episodes then repeat it, in the optimum of any larger number of episodes: the learner already plays a best
+/// All later episodes then repeat it, in the optimum of any larger number of episodes: the policy already plays a best
 /// response to every type that is still possible and can continue to; the earlier episodes were optimal for that
 /// horizon; and no later episode can score more. This holds for both objectives, since no other policy is better in
 /// either. It requires stationary types.

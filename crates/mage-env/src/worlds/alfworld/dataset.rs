@@ -4,8 +4,7 @@
 //! `.tar.xz`, `.tar.zst`), which are read without unpacking. Games are sorted by path, since directory order is arbitrary.
 
 use super::{export::OfficialRules, game_file::AlfworldGame, goal::TaskType, world::HouseholdWorld};
-use crate::{Error, Result, Seed};
-use rand::seq::SliceRandom;
+use crate::{Error, Result};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     io::{BufReader, Read},
@@ -239,19 +238,6 @@ impl GameDataset {
             None => Ok(found),
         }
     }
-}
-
-/// Indices below `len`, sampled without replacement: an endless sequence of shuffles, starting at position `first`.
-pub(super) fn without_replacement(len: usize, first: u64, seed: Seed) -> impl Iterator<Item = usize> {
-    let mut order: (u64, Vec<usize>) = (u64::MAX, Vec::new());
-    (first..).map(move |i| {
-        let pass = i / len as u64;
-        if order.0 != pass {
-            order = (pass, (0..len).collect());
-            order.1.shuffle(&mut seed.child("pass").at(pass).rng());
-        }
-        order.1[(i % len as u64) as usize]
-    })
 }
 
 fn world(bytes: &[u8], origin: &str) -> Result<Arc<HouseholdWorld>> {

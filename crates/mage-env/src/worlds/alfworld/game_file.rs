@@ -15,9 +15,9 @@ use serde::{Deserialize, Serialize};
 use std::{borrow::Cow, collections::HashMap};
 
 /// MD5 of the domain that this crate implements, which all 4,027 official games share.
-pub const DOMAIN_MD5: &str = "574a98ddcfd0745755a35fbd9d73a583";
+const DOMAIN_MD5: &str = "574a98ddcfd0745755a35fbd9d73a583";
 /// MD5 of the grammar that this crate implements, without its task sentence.
-pub const GRAMMAR_MD5: &str = "0eae6486095176163e9f26caeb0ac79f";
+const GRAMMAR_MD5: &str = "0eae6486095176163e9f26caeb0ac79f";
 
 /// Prefix of every task sentence.
 const TASK: &str = "Your task is to: ";

@@ -32,7 +32,7 @@ const SEEN_PLANS: u32 = 27;
 /// Held-out floor plans per room type.
 const UNSEEN_PLANS: u32 = 9;
 /// Maximum solution length of a generated game: the turn limit of an episode, and the longest official walkthrough.
-pub const MAX_SOLUTION_LEN: usize = 10;
+const MAX_SOLUTION_LEN: usize = 10;
 
 /// A generated game.
 #[derive(Clone, Debug)]

@@ -42,8 +42,8 @@ pub use dataset::{GameDataset, GameEntry, GameSplit, OFFICIAL_SPLITS, find_data}
 pub use env::AlfworldEnv;
 pub use expert::solve;
 pub use export::{OfficialRules, problem};
-pub use game_file::{AlfworldGame, DOMAIN_MD5, GRAMMAR_MD5, GameFile, read_problem};
-pub use generator::{GeneratedGame, MAX_SOLUTION_LEN, RoomSplit, generate};
+pub use game_file::{AlfworldGame, GameFile, read_problem};
+pub use generator::{GeneratedGame, RoomSplit, generate};
 pub use goal::{TaskGoal, TaskType};
 pub use options::{AlfworldOptions, GameSource};
 pub use scene::{Household, HouseholdObject, ObjectProperties, Receptacle};

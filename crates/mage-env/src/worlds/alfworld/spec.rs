@@ -2,7 +2,7 @@
 
 use super::{
     compact::{ACTION_WORDS, REFLECTION_WORDS, factual_reflection, words},
-    dataset::{GameDataset, GameSplit, find_data, without_replacement},
+    dataset::{GameDataset, GameSplit, find_data},
     env::AlfworldEnv,
     expert,
     generator::{GeneratedGame, RoomSplit, generate},
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     Conformance, Env, EnvId, EnvInfo, EnvSpec, Error, OptionMap, Population, PromptView, Result, ScriptedAgent,
-    ScriptedAgentFactory, ScriptedAgentInfo, ScriptedAgentQuery, Seed, Task,
+    ScriptedAgentFactory, ScriptedAgentInfo, ScriptedAgentQuery, Seed, Task, without_replacement::without_replacement,
 };
 use rand::RngExt;
 use std::{

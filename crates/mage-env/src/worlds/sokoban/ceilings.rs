@@ -38,7 +38,7 @@ pub(super) fn ceilings(
     let mut tasks = Vec::with_capacity(count);
     for i in 0..count {
         let task_seed = seed.at(i as u64);
-        let task = population.draw(split, 1, task_seed)?;
+        let task = population.sample_task(split, 1, task_seed)?;
         let level = levels.map(|n| i * n / count).or(options.level);
         let mut env = env_spec.env(&task, &SokobanOptions { level, ..options.clone() })?;
         let solved_by_random =

@@ -12,7 +12,8 @@ use super::{
 };
 use crate::{
     Conformance, Env, EnvId, EnvInfo, EnvSpec, Error, OptionMap, Population, Result, ScriptedAgentFactory,
-    ScriptedAgentInfo, ScriptedAgentQuery, SolvedSplit, Task, WorldSolver, sokoban::Move,
+    ScriptedAgentInfo, ScriptedAgentQuery, Seed, SolvedSplit, Task, WorldSolver, sokoban::Move,
+    without_replacement::without_replacement,
 };
 use rand::{RngExt, seq::IndexedRandom};
 use std::{path::Path, sync::Arc};
@@ -144,6 +145,18 @@ impl EnvSpec for SokobanSpec {
             "optimal" => Ok(Arc::new(Optimal)),
             other => Err(Error::unknown("policy", other, ["optimal", "random"])),
         }
+    }
+
+    /// Assigns levels of a file or folder; generated rooms are not a finite stock.
+    fn assign_without_replacement(&self, tasks: &mut [Task], first: u64, seed: Seed) -> Result<()> {
+        let Some(task) = tasks.first() else { return Ok(()) };
+        let options: SokobanOptions = task.options.read(OPTIONS_CONTEXT)?;
+        let (Some(path), None) = (&options.levels, options.level) else { return Ok(()) };
+        let count = self.level_cache.get(path)?.len();
+        for (task, level) in tasks.iter_mut().zip(without_replacement(count, first, seed.child("levels"))) {
+            task.options.0.insert("level".to_owned(), level.into());
+        }
+        Ok(())
     }
 
     fn max_turns(&self, population: &Population, split: &str) -> Result<u32> {

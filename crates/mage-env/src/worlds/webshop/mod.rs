@@ -8,7 +8,7 @@
 //! use mage_env::{Registry, Seed};
 //!
 //! let registry = Registry::builtin();
-//! let task = registry.get("webshop")?.default_population().draw("train", 1, Seed::new(1))?;
+//! let task = registry.get("webshop")?.default_population().sample_task("train", 1, Seed::new(1))?;
 //! let mut shop = registry.build(&task)?;
 //! let first = shop.reset(0);
 //! assert!(first.text.starts_with("WebShop [SEP] Instruction: [SEP] Look for "));

@@ -13,6 +13,7 @@ use super::{
 use crate::{
     Conformance, Env, EnvId, EnvInfo, EnvSpec, Error, OptionMap, Population, Result, ScriptedAgent,
     ScriptedAgentFactory, ScriptedAgentInfo, ScriptedAgentQuery, Seed, Task, registry::unknown_scripted_agent,
+    without_replacement::without_replacement,
 };
 use rand::RngExt;
 use std::{
@@ -97,17 +98,33 @@ fn no_goals(shop: &Shop, options: &WebshopOptions) -> Error {
     Error::invalid("goals of webshop", problem)
 }
 
+/// The goals of the split in the catalogue's order; `None` for the splits of the released code, in which every worker
+/// has its own list.
+fn split_goals<'s>(shop: &'s Shop, options: &WebshopOptions) -> Result<Option<&'s [u32]>> {
+    let (table, catalogue) = (shop.goals(options.goals), shop.catalogue());
+    if table.len() == 0 {
+        return Err(no_goals(shop, options));
+    }
+    let goals = table.in_split(catalogue, options.split);
+    if options.goal_index.is_none() && goals.is_some_and(<[u32]>::is_empty) {
+        let problem = format!(
+            "contains none of the catalogue's {} goals ({}); choose another split or a larger catalogue",
+            table.len(),
+            table.split_sizes(catalogue)
+        );
+        return Err(Error::invalid(format!("split {}", options.split.name()), problem));
+    }
+    Ok(goals)
+}
+
 impl ShopTask {
     fn new(task: &Task) -> Result<Self> {
         let options: WebshopOptions = task.options.read(OPTIONS_CONTEXT)?;
         let shop = SHOP_CACHE.get_or_open(&options)?;
         let table = shop.goals(options.goals);
-        if table.len() == 0 {
-            return Err(no_goals(&shop, &options));
-        }
         let seed = task.seed.child("goal");
         let catalogue = shop.catalogue();
-        let (seeded, number) = match (options.goal_index, table.in_split(catalogue, options.split)) {
+        let (seeded, number) = match (options.goal_index, split_goals(&shop, &options)?) {
             (Some(index), _) => {
                 let seeded = table.seeded(catalogue, options.goal_seed);
                 let number = seeded.order.get(index as usize).copied();
@@ -120,14 +137,6 @@ impl ShopTask {
                 (seeded, number)
             }
             (None, Some(goals)) => {
-                if goals.is_empty() {
-                    let problem = format!(
-                        "contains none of the catalogue's {} goals ({}); choose another split or a larger catalogue",
-                        table.len(),
-                        table.split_sizes(catalogue)
-                    );
-                    return Err(Error::invalid(format!("split {}", options.split.name()), problem));
-                }
                 let number = goals[seed.rng().random_range(0..goals.len())];
                 (table.seeded(catalogue, options.goal_seed), number)
             }
@@ -237,6 +246,22 @@ impl EnvSpec for WebshopSpec {
             "heuristic" => Ok(Arc::new(ShopperFactory { full_info: false })),
             name => Err(unknown_scripted_agent(&self.scripted_agents(), name)),
         }
+    }
+
+    /// Assigns the goals of a split. The splits of the released code sample with replacement, as it does.
+    fn assign_without_replacement(&self, tasks: &mut [Task], first: u64, seed: Seed) -> Result<()> {
+        let Some(task) = tasks.first() else { return Ok(()) };
+        let options: WebshopOptions = task.options.read(OPTIONS_CONTEXT)?;
+        let shop = SHOP_CACHE.get_or_open(&options)?;
+        let (None, Some(goals)) = (options.goal_index, split_goals(&shop, &options)?) else { return Ok(()) };
+        // `goal_index` refers to the shuffled list.
+        let order = &shop.goals(options.goals).seeded(shop.catalogue(), options.goal_seed).order;
+        let mut index_of = vec![0; order.len()];
+        order.iter().enumerate().for_each(|(index, number)| index_of[*number as usize] = index);
+        for (task, i) in tasks.iter_mut().zip(without_replacement(goals.len(), first, seed.child("goals"))) {
+            task.options.0.insert("goal_index".to_owned(), index_of[goals[i] as usize].into());
+        }
+        Ok(())
     }
 
     fn warnings(&self, population: &Population, split: &str) -> Result<Vec<String>> {

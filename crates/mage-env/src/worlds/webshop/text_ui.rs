@@ -112,7 +112,7 @@ mod tests {
     use crate::{Env, EnvSpec, Seed, webshop::WebshopSpec};
 
     fn shop() -> Box<dyn Env> {
-        let task = WebshopSpec.default_population().draw("train", 1, Seed::new(1)).unwrap();
+        let task = WebshopSpec.default_population().sample_task("train", 1, Seed::new(1)).unwrap();
         WebshopSpec.build(&task).unwrap()
     }
 

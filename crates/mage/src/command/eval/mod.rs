@@ -36,7 +36,7 @@ use std::{
 use tokio::runtime::{Handle, Runtime};
 
 /// Result of one meta-episode.
-pub(super) struct FinishedTask {
+pub(super) struct FinishedMetaEpisode {
     /// Index of the task in the task set.
     task: usize,
     /// Index of the seed.
@@ -47,7 +47,7 @@ pub(super) struct FinishedTask {
 /// Results of one policy.
 #[derive(Default)]
 pub(super) struct PolicyResults {
-    finished: Vec<FinishedTask>,
+    finished: Vec<FinishedMetaEpisode>,
     requests: RequestStats,
     /// Number of failed meta-episodes by reason.
     failures: BTreeMap<String, u64>,
@@ -60,7 +60,7 @@ impl PolicyResults {
     }
 
     /// The selected results, each with the index of its task.
-    fn by_task(&self, select: impl Fn(&FinishedTask) -> bool) -> Vec<(usize, MetaEpisodeResult)> {
+    fn by_task(&self, select: impl Fn(&FinishedMetaEpisode) -> bool) -> Vec<(usize, MetaEpisodeResult)> {
         self.finished.iter().filter(|r| select(r)).map(|r| (r.task, r.result.clone())).collect()
     }
 }
@@ -279,7 +279,8 @@ fn evaluate(
     let mut all = PolicyResults::default();
     let tasks = policy.evaluators.first().map_or(0, |e| e.task_set.tasks().len());
     let total = (tasks * policy.evaluators.len()) as u64;
-    let counter = &policy.evaluators[0].policy.counter;
+    let named = &policy.evaluators[0].policy;
+    let counter = named.decoding.is_some().then_some(&named.counter);
     let progress = EvalProgress::start(*out, &policy.name, total, counter, &policy.clients, runtime);
     let mut store = trajectories.map(TrajectoryStore::open).transpose()?;
     if let Some(store) = store.as_ref().filter(|s| s.repaired_bytes() > 0) {
@@ -298,7 +299,7 @@ fn evaluate(
                 failed.remove(&task);
                 progress.finished(resumed);
                 all.requests.add(trajectory);
-                all.finished.extend(trajectory.result().map(|result| FinishedTask { task, seed, result }));
+                all.finished.extend(trajectory.result().map(|result| FinishedMetaEpisode { task, seed, result }));
             }
         };
         let outcome = match &mut store {

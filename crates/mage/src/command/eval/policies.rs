@@ -6,7 +6,7 @@ use crate::{
     usage,
 };
 use anyhow::Context;
-use mage_core::{Embeddings, EpisodeConfig, Lexical, MemoryFactory, MemoryScope, PromptMethod};
+use mage_core::{Embeddings, EpisodeConfig, Lexical, MemoryFactory, MemoryScope, PromptMethod, prompt::PromptForm};
 use mage_engine::{SamplingParams, Thinking};
 use mage_remote::{ApiKey, Endpoint, OpenAiClient, RemoteChat, RemoteEmbeddings, RequestLimits, TokenPrices};
 use mage_train::{
@@ -38,10 +38,20 @@ pub(super) struct EvalPolicy {
 struct PolicySource {
     policy: NamedPolicy,
     config: EpisodeConfig,
+    /// Maximum game states for exact expectations.
+    exact_max_states: usize,
     /// Whether it was trained with a memory.
     trained: bool,
     /// Client of its endpoint, if it has one.
     client: Option<OpenAiClient>,
+}
+
+impl PolicySource {
+    /// A policy without a run.
+    fn untrained(policy: NamedPolicy, config: EpisodeConfig) -> Self {
+        let exact_max_states = Recipe::default().eval.exact_max_states;
+        PolicySource { policy, config, exact_max_states, trained: false, client: None }
+    }
 }
 
 /// Text similarity of the methods that retrieve from memory.
@@ -106,6 +116,8 @@ fn policy(
         Some(m) if several || retrieves => format!("{}/{}", source.policy.name, m.name()),
         _ => source.policy.name.clone(),
     };
+    // All seeds share one counter of completions, other prompt methods of the same model do not.
+    let named = NamedPolicy { counter: Arc::default(), ..source.policy.clone() };
     let evaluators = (0..setup.seeds).map(|i| {
         let builder = setup.env.meta_episodes(config.clone());
         let builder = match method {
@@ -120,10 +132,10 @@ fn policy(
         };
         Ok(Arc::new(Evaluator {
             builder,
-            policy: source.policy.clone(),
+            policy: named.clone(),
             task_set: setup.task_set.clone(),
             seed: eval_seed(setup.seed.wrapping_add(i)),
-            exact_max_states: setup.exact_max_states,
+            exact_max_states: source.exact_max_states,
             policy_must_not_fail: false,
             stop: Arc::clone(&setup.stop),
         }))
@@ -151,18 +163,23 @@ fn source(args: &EvalArgs, setup: &EvalSetup, name: &str) -> anyhow::Result<Poli
         let mut config = setup.env.eval_episode_config(&recipe, &setup.split, setup.episodes)?;
         config.max_turns = args.max_turns.unwrap_or(config.max_turns);
         config.early_stop = args.early_stop;
-        return Ok(PolicySource { policy, config: limit_tokens(config, &args.sampling), trained: true, client: None });
+        let (config, exact_max_states) = (limit_tokens(config, &args.sampling), recipe.eval.exact_max_states);
+        return Ok(PolicySource { policy, config, exact_max_states, trained: true, client: None });
     }
     if Path::new(name).is_dir() || name.contains('/') {
         let params = sampling(&args.sampling, paper_sampling());
-        let policy = NamedPolicy::folder(name, params, thinking(&args.sampling), args.sampler_options())?;
-        return Ok(PolicySource { policy, config: text_config(args, setup), trained: false, client: None });
+        let env_info = setup.env.env_spec.info();
+        let (thinking, options) = (thinking(&args.sampling), args.sampler_options());
+        let policy = NamedPolicy::folder(name, &env_info, params, thinking, options).map_err(usage)?;
+        let config = match policy.prompt_form() {
+            Some(PromptForm::Compact) => limit_tokens(compact_config(args, setup), &args.sampling),
+            _ => text_config(args, setup),
+        };
+        return Ok(PolicySource::untrained(policy, config));
     }
     let (env_spec, population) = (&*setup.env.env_spec, &setup.env.population);
     let policy = NamedPolicy::scripted(env_spec, name, population, &setup.split, setup.episodes).map_err(usage)?;
-    let compact = EpisodeConfig::compact(&env_spec.info(), setup.episodes);
-    let config = EpisodeConfig { early_stop: args.early_stop, max_turns: setup.max_turns, ..compact };
-    Ok(PolicySource { policy, config, trained: false, client: None })
+    Ok(PolicySource::untrained(policy, compact_config(args, setup)))
 }
 
 /// The model behind the endpoint.
@@ -179,7 +196,7 @@ fn remote(args: &EvalArgs, setup: &EvalSetup, url: &str, model: &str) -> anyhow:
     let client = OpenAiClient::new(endpoint).map_err(usage)?;
     let chat = Arc::new(RemoteChat::new(client.clone()));
     let policy = NamedPolicy::chat(model, &id, chat, decoding, args.remote.max_in_flight);
-    Ok(PolicySource { policy, config: text_config(args, setup), trained: false, client: Some(client) })
+    Ok(PolicySource { client: Some(client), ..PolicySource::untrained(policy, text_config(args, setup)) })
 }
 
 fn endpoint(remote: &EndpointArgs, url: &str, model: &str) -> anyhow::Result<Endpoint> {
@@ -220,6 +237,12 @@ fn embeddings(remote: &EndpointArgs, runtime: &Handle) -> anyhow::Result<Embeddi
     let model = RemoteEmbeddings::new(client.clone(), runtime.clone()).context("cannot use the embedding endpoint")?;
     let embeddings = Arc::new(mage_train::EndpointEmbeddings(model));
     Ok(EmbeddingSource { embeddings, client: Some(client) })
+}
+
+/// Episode configuration of compact models and scripted agents.
+fn compact_config(args: &EvalArgs, setup: &EvalSetup) -> EpisodeConfig {
+    let compact = EpisodeConfig::compact(&setup.env.env_spec.info(), setup.episodes);
+    EpisodeConfig { early_stop: args.early_stop, max_turns: setup.max_turns, ..compact }
 }
 
 /// Episode configuration of models with text prompts.

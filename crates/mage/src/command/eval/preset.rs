@@ -5,7 +5,7 @@ use crate::{cli::EvalArgs, table::columns, usage};
 /// A named task set.
 pub(super) struct Preset {
     name: &'static str,
-    about: &'static str,
+    description: &'static str,
     pub(super) env: &'static str,
     population: Option<&'static str>,
     opponent: Option<&'static str>,
@@ -14,8 +14,8 @@ pub(super) struct Preset {
     option: Option<&'static str>,
 }
 
-const fn of(name: &'static str, about: &'static str, env: &'static str, split: &'static str) -> Preset {
-    Preset { name, about, env, population: None, opponent: None, seat: None, split, option: None }
+const fn of(name: &'static str, description: &'static str, env: &'static str, split: &'static str) -> Preset {
+    Preset { name, description, env, population: None, opponent: None, seat: None, split, option: None }
 }
 
 const IN: &str = "in-domain";
@@ -55,7 +55,7 @@ const PRESETS: [Preset; 13] = [
 
 /// All presets as a table.
 pub(super) fn list() -> String {
-    columns(&["preset", "task set"], PRESETS.iter().map(|p| vec![p.name.to_owned(), p.about.to_owned()]))
+    columns(&["preset", "task set"], PRESETS.iter().map(|p| vec![p.name.to_owned(), p.description.to_owned()]))
 }
 
 /// Replaces `--preset` by the options that it stands for.
@@ -88,7 +88,8 @@ mod tests {
             let Command::Eval(mut args) = cli.command else { panic!("expected `mage eval`") };
             apply(&mut args).unwrap();
             let (env_spec, population) = select(&App::builtin(), preset.env, &args.selection, None).expect(preset.name);
-            let task = population.draw(args.selection.split(), env_spec.info().seats, mage_env::Seed::new(1)).unwrap();
+            let task =
+                population.sample_task(args.selection.split(), env_spec.info().seats, mage_env::Seed::new(1)).unwrap();
             assert!(env_spec.build(&task).is_ok(), "{}", preset.name);
             if let Some(seat) = preset.seat {
                 assert_eq!(task.seat, seat);

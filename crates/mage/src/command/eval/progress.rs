@@ -24,8 +24,8 @@ const FIRST_LINE: Duration = Duration::from_secs(2);
 /// Time between two lines without a terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Time without a completion after which the bar says so.
-const SILENCE: Duration = Duration::from_secs(10);
+/// Time without a completion after which the bar says what the evaluation waits for.
+const STALL_NOTICE_AFTER: Duration = Duration::from_secs(10);
 
 /// Displays the progress of an evaluation until it is dropped.
 pub(super) struct EvalProgress {
@@ -39,7 +39,8 @@ struct ProgressState {
     name: String,
     total: u64,
     started: Instant,
-    counter: Arc<CompletionCounter>,
+    /// Completions of a model; `None` for policies without one, which are not counted.
+    counter: Option<Arc<CompletionCounter>>,
     /// Clients whose requests the policy waits for.
     clients: Vec<OpenAiClient>,
     /// Finished tasks.
@@ -54,7 +55,7 @@ impl EvalProgress {
         out: Output,
         name: &str,
         total: u64,
-        counter: &Arc<CompletionCounter>,
+        counter: Option<&Arc<CompletionCounter>>,
         clients: &[OpenAiClient],
         runtime: &Handle,
     ) -> Self {
@@ -64,7 +65,7 @@ impl EvalProgress {
             name: name.to_owned(),
             total,
             started: Instant::now(),
-            counter: Arc::clone(counter),
+            counter: counter.cloned(),
             clients: clients.to_vec(),
             done: AtomicU64::new(0),
             resumed: AtomicU64::new(0),
@@ -100,7 +101,7 @@ async fn refresh(state: Arc<ProgressState>) {
     let mut next_line = state.started + FIRST_LINE;
     loop {
         tokio::time::sleep(REFRESH).await;
-        let (count, now) = (state.counter.completions(), Instant::now());
+        let (count, now) = (state.counter.as_ref().map_or(0, |c| c.completions()), Instant::now());
         if count > completions {
             (completions, last_completion) = (count, now);
         }
@@ -124,9 +125,9 @@ impl ProgressState {
         let (done, failed) = (self.done.load(Relaxed), self.failed.load(Relaxed));
         let now = done - self.resumed.load(Relaxed).min(done);
         let mut parts = vec![format!("{} tasks/s", significant(now as f64 / seconds))];
-        if self.counter.completions() > 0 {
-            let tokens = rounded(self.counter.tokens() as f64 / seconds);
-            parts.push(format!("{} completions", self.counter.completions()));
+        if let Some(counter) = self.counter.as_ref().filter(|c| c.completions() > 0) {
+            let tokens = rounded(counter.tokens() as f64 / seconds);
+            parts.push(format!("{} completions", counter.completions()));
             parts.push(format!("{tokens}tok/s"));
         }
         if now > 0 {
@@ -149,8 +150,8 @@ impl ProgressState {
                 return Some(format!("waiting for {address}: {problem}; retrying, gives up in {}", duration(left)));
             }
         }
-        let first = self.counter.completions() == 0;
-        if silence < if first { REFRESH } else { SILENCE } {
+        let first = self.counter.as_ref()?.completions() == 0;
+        if silence < if first { REFRESH } else { STALL_NOTICE_AFTER } {
             return None;
         }
         let (which, seconds) = (if first { "first" } else { "next" }, duration(silence.as_secs_f64()));
@@ -179,21 +180,32 @@ fn significant(rate: f64) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn tasks_of_an_earlier_command_do_not_count_as_speed() {
+    fn state(counter: Option<Arc<CompletionCounter>>) -> ProgressState {
         let out = Output::silent();
-        let state = ProgressState {
+        ProgressState {
             out,
             bar: out.progress_with_message(50, "evaluating"),
             name: "tiny".to_owned(),
             total: 50,
             started: Instant::now() - Duration::from_secs(10),
-            counter: Arc::default(),
+            counter,
             clients: Vec::new(),
             done: AtomicU64::new(8),
             resumed: AtomicU64::new(7),
             failed: AtomicU64::new(2),
-        };
-        assert_eq!(state.counts(), "0.10 tasks/s, 6.7 min left, 2 failed");
+        }
+    }
+
+    #[test]
+    fn only_a_model_is_waited_for() {
+        let minute = Duration::from_secs(60);
+        assert_eq!(state(None).wait(minute), None);
+        let wait = state(Some(Arc::default())).wait(minute).unwrap();
+        assert!(wait.starts_with("waiting for the first completion for "), "{wait}");
+    }
+
+    #[test]
+    fn tasks_of_an_earlier_command_do_not_count_as_speed() {
+        assert_eq!(state(Some(Arc::default())).counts(), "0.10 tasks/s, 6.7 min left, 2 failed");
     }
 }

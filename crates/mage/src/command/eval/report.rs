@@ -17,7 +17,7 @@ use mage_env::{
 };
 use mage_remote::TokenPrices;
 use mage_report::chart::{Chart, LineStyle, Series, svg};
-use mage_train::policy::{DecodingConfig, NamedPolicy};
+use mage_train::policy::{DecodingConfig, PolicyKind};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -50,6 +50,9 @@ pub(super) struct PolicyReport<'a> {
     sampling: Option<Value>,
     #[serde(skip)]
     decoding: Option<&'a DecodingConfig>,
+    /// Thinking mode of a model; `None` if the request leaves it to the endpoint.
+    #[serde(skip)]
+    thinking: Option<Thinking>,
     /// Metrics over all meta-episodes; a task with all its seeds is one observation.
     summary: MetricSummary,
     /// Metrics of each seed, if there are several.
@@ -103,6 +106,9 @@ impl<'a> PolicyReport<'a> {
         let evaluator = &policy.evaluators[0];
         let (named, config) = (&evaluator.policy, evaluator.builder.config());
         let several = setup.seeds > 1;
+        let endpoint = matches!(named.kind, PolicyKind::Chat(_));
+        let thinking = named.decoding.as_ref().map(|decoding| decoding.thinking);
+        let thinking = thinking.filter(|_| !endpoint || args.sampling.thinking.is_some());
         let all = results.by_task(|_| true);
         let measure =
             |results: &[(usize, MetaEpisodeResult)]| summarise(results, setup.episodes, UnplayedEpisodes::NotCounted);
@@ -130,8 +136,12 @@ impl<'a> PolicyReport<'a> {
             method: evaluator.method(),
             weights: &named.id,
             episode_config: config,
-            sampling: named.decoding.as_ref().map(|decoding| sampling_json(args, named, decoding, config)),
+            sampling: named
+                .decoding
+                .as_ref()
+                .map(|decoding| sampling_json(decoding, thinking, config, endpoint.then_some(&args.remote.extra_body))),
             decoding: named.decoding.as_ref(),
+            thinking,
             summary: measure(&all),
             by_seed: several.then(|| {
                 (0..setup.seeds as usize).map(|s| measure(&results.by_task(|r| r.seed == s)).overall).collect()
@@ -176,7 +186,7 @@ impl<'a> PolicyReport<'a> {
         if !self.summary.by_opponent.is_empty() {
             self.print_opponents(out)?;
         }
-        if let Some(ceilings) = self.score_ceilings.filter(|c| c.learner_is_lower_bound()) {
+        if let Some(ceilings) = self.score_ceilings.filter(|c| c.bayes_adaptive_is_lower_bound()) {
             let error = score(ceilings.max_gap());
             out.line(styled(DIM, format!("\nthe Bayes-adaptive optimum is a lower bound, at most {error} too low")))?;
         }
@@ -196,8 +206,23 @@ impl<'a> PolicyReport<'a> {
         self.print_requests(out)
     }
 
-    /// Prints memory requests, tokens, cost and failures.
+    /// Sampling parameters of a model, token budgets and thinking in one line.
+    fn sampling_line(&self) -> Option<String> {
+        let params = &self.decoding?.params;
+        let mut parts = vec![format!("temperature {}", params.temperature), format!("top-p {}", params.top_p)];
+        parts.push(if params.top_k == 0 { "no top-k".to_owned() } else { format!("top-k {}", params.top_k) });
+        parts.extend((params.min_p > 0.0).then(|| format!("min-p {}", params.min_p)));
+        parts.push(format!("at most {} tokens per action", self.episode_config.play_tokens));
+        parts.push(format!("{} per reflection", self.episode_config.reflect_tokens));
+        parts.push(format!("thinking {}", thinking_text(self.thinking)));
+        Some(format!("sampling: {}", parts.join(", ")))
+    }
+
+    /// Prints sampling parameters, memory requests, tokens, cost and failures.
     fn print_requests(&self, out: &Output) -> anyhow::Result<()> {
+        if let Some(line) = self.sampling_line() {
+            out.line(styled(DIM, line))?;
+        }
         let (invalid, count) = self.requests.memory_requests();
         let tokens = (self.requests.prompt_tokens, self.requests.completion_tokens);
         let mut parts = Vec::new();
@@ -224,7 +249,7 @@ impl<'a> PolicyReport<'a> {
         let mut header = vec!["episode", "n", "score"];
         if let Some(ceilings) = self.score_ceilings {
             // Relative to a lower bound of the optimum, the fraction is an upper bound.
-            let fraction = if ceilings.learner_is_lower_bound() { "gap closed, at most" } else { "gap closed" };
+            let fraction = if ceilings.bayes_adaptive_is_lower_bound() { "gap closed, at most" } else { "gap closed" };
             header.extend(["memoryless optimum", bayes_adaptive_header(ceilings), fraction]);
         }
         let rows = curve.iter().map(|at| {
@@ -366,7 +391,7 @@ fn gap_closed(share: MeanEstimate) -> String {
 
 /// Qualifier of the Bayes-adaptive optimum: exact, a lower bound, or an estimate.
 fn qualifier(ceilings: &OracleReport) -> &'static str {
-    bound_label(!ceilings.sampled_opponents.is_empty(), ceilings.learner_is_lower_bound())
+    bound_label(!ceilings.sampled_opponents.is_empty(), ceilings.bayes_adaptive_is_lower_bound())
 }
 
 /// Column header of the Bayes-adaptive optimum.
@@ -398,9 +423,13 @@ fn short(hash: &Hash) -> String {
     hash.to_string()[..8].to_owned()
 }
 
-/// Sampling parameters as sent. Length and seed are per request; thinking is omitted if it was not sent to an endpoint.
-fn sampling_json(args: &EvalArgs, policy: &NamedPolicy, decoding: &DecodingConfig, config: &EpisodeConfig) -> Value {
-    let remote = args.remote.model.as_deref() == Some(&policy.name);
+/// Sampling parameters as sent. Length and seed are per request; `extra_body` exists for endpoints only.
+fn sampling_json(
+    decoding: &DecodingConfig,
+    thinking: Option<Thinking>,
+    config: &EpisodeConfig,
+    extra_body: Option<&Vec<String>>,
+) -> Value {
     let mut sampling = json!(decoding);
     if let Some(params) = sampling["params"].as_object_mut() {
         params.remove("seed");
@@ -408,11 +437,9 @@ fn sampling_json(args: &EvalArgs, policy: &NamedPolicy, decoding: &DecodingConfi
         params.insert("play_tokens".to_owned(), json!(config.play_tokens));
         params.insert("reflect_tokens".to_owned(), json!(config.reflect_tokens));
     }
-    if remote {
-        if args.sampling.thinking.is_none() {
-            sampling["thinking"] = Value::Null;
-        }
-        sampling["extra_body"] = json!(args.remote.extra_body);
+    sampling["thinking"] = json!(thinking);
+    if let Some(fields) = extra_body {
+        sampling["extra_body"] = json!(fields);
     }
     sampling
 }
@@ -420,9 +447,9 @@ fn sampling_json(args: &EvalArgs, policy: &NamedPolicy, decoding: &DecodingConfi
 /// States how the token budgets and thinking modes of the models differ, if they do: scores are then not comparable
 /// without reservation.
 pub(super) fn budget_differences(reports: &[PolicyReport<'_>]) -> Option<String> {
-    let budgets = reports.iter().filter_map(|report| {
-        let (config, thinking) = (report.episode_config, report.decoding?.thinking);
-        Some((report.name, (config.play_tokens, config.reflect_tokens, thinking)))
+    let budgets = reports.iter().filter(|report| report.decoding.is_some()).map(|report| {
+        let config = report.episode_config;
+        (report.name, (config.play_tokens, config.reflect_tokens, report.thinking))
     });
     let budgets: Vec<_> = budgets.collect();
     let first = budgets.first()?.1;
@@ -430,9 +457,16 @@ pub(super) fn budget_differences(reports: &[PolicyReport<'_>]) -> Option<String>
         return None;
     }
     let rows = budgets.iter().map(|(name, (play, reflect, thinking))| {
-        let thinking = if *thinking == Thinking::On { "on" } else { "off" };
-        vec![(*name).to_owned(), play.to_string(), reflect.to_string(), thinking.to_owned()]
+        vec![(*name).to_owned(), play.to_string(), reflect.to_string(), thinking_text(*thinking).to_owned()]
     });
     let table = table(&["policy", "play tokens", "reflection tokens", "thinking"], rows);
     Some(format!("The models had different token budgets or thinking modes:\n\n{table}"))
+}
+
+fn thinking_text(thinking: Option<Thinking>) -> &'static str {
+    match thinking {
+        Some(Thinking::On) => "on",
+        Some(Thinking::Off) => "off",
+        None => "unknown (the endpoint's default)",
+    }
 }

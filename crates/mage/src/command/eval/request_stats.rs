@@ -27,8 +27,8 @@ pub(super) struct RequestCounts {
 }
 
 impl RequestStats {
-    pub(super) fn add(&mut self, record: &Trajectory) {
-        for request in &record.requests {
+    pub(super) fn add(&mut self, trajectory: &Trajectory) {
+        for request in &trajectory.requests {
             let counts = self.by_kind.entry(request.kind).or_default();
             counts.count += 1;
             counts.invalid += u64::from(request.invalid.is_some());

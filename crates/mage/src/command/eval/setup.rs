@@ -30,8 +30,6 @@ pub(super) struct EvalSetup {
     pub(super) seed: u64,
     /// Number of sampling seeds.
     pub(super) seeds: u64,
-    /// Maximum game states for exact expectations.
-    pub(super) exact_max_states: usize,
     /// Requests a stop if not 0.
     pub(super) stop: Arc<AtomicU8>,
 }
@@ -69,10 +67,8 @@ impl EvalSetup {
         let defaults = recipe.map_or((3, 2000, 0, 3), |r| (r.eval.episodes, r.eval.final_tasks as u64, r.seed, 1));
         let tasks = args.tasks.unwrap_or(defaults.1);
         let seed = args.seed.unwrap_or(defaults.2);
-        let max_turns = match args.max_turns {
-            Some(turns) => turns,
-            None => env.env_spec.max_turns(&env.population, &split)?,
-        };
+        let max_turns = args.max_turns.or(recipe.map(|r| r.play.max_turns)).unwrap_or(0);
+        let max_turns = env.max_turns(&split, max_turns)?;
         let count = usize::try_from(tasks)?;
         let task_set = TaskSet::new(&*env.env_spec, &env.population, &split, count, eval_seed(seed))?;
         // Building a task reads the files that the options name, so that errors are reported before the evaluation.
@@ -89,8 +85,6 @@ impl EvalSetup {
             max_turns,
             seed,
             seeds: args.seeds.unwrap_or(defaults.3),
-            exact_max_states: recipe
-                .map_or_else(|| Recipe::default().eval.exact_max_states, |r| r.eval.exact_max_states),
             stop: Arc::clone(stop),
         })
     }

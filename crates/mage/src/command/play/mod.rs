@@ -14,30 +14,30 @@ use futures_executor::block_on;
 use mage_core::{Completion, EpisodeConfig, MemoryMode, MetaEpisode, Request};
 use mage_engine::BoxFuture;
 use mage_env::{ActionPhrase, End, Env, Outcome, ParsedAction, Seed, Task, solvers::OracleReport};
-use mage_train::{MetaEpisodeBuilder, policy::Policy, rollout::Observer};
+use mage_remote::StatusLog;
+use mage_train::{policy::Policy, rollout::Observer, train::TrainEnv};
 use serde::Serialize;
 use std::{
     io::{BufRead, IsTerminal, Write, stdin},
-    sync::{Arc, Mutex},
+    sync::Mutex,
 };
 
 pub(crate) fn run(app: &App, args: &PlayArgs, out: &Output) -> anyhow::Result<()> {
     if let Some(address) = &args.against {
         return policy::run(app, args, address, out);
     }
-    let (env_spec, population) = select(app, &args.env, &args.selection, None)?;
+    let env_name = args.env.as_deref().unwrap_or("kuhn");
+    let (env_spec, population) = select(app, env_name, &args.selection, None)?;
     let env_info = env_spec.info();
     let split = args.selection.split();
     print_warnings(&*env_spec, &population, split, out)?;
-    let max_turns = match args.max_turns {
-        Some(turns) => turns,
-        None => env_spec.max_turns(&population, split)?,
-    };
+    let prompts = app.prompts.get(env_name)?;
+    let env = TrainEnv { env_spec, prompts, population, commit: None, status_log: StatusLog::default() };
+    let max_turns = env.max_turns(split, args.max_turns.unwrap_or(0))?;
     let seed = Seed::new(args.seed.unwrap_or_else(seed_from_clock));
-    let task = population.draw(split, env_info.seats, seed)?;
-    let env = env_spec.build(&task)?;
-    let prompts = app.prompts.get(&args.env)?;
-    let rules = prompts.rules_for_humans(task.seat).unwrap_or_default();
+    let task = env.population.sample_task(split, env_info.seats, seed)?;
+    let world = env.env_spec.build(&task)?;
+    let rules = env.prompts.rules_for_humans(task.seat).unwrap_or_default();
     let config =
         EpisodeConfig { episodes: args.episodes, max_turns, memory: MemoryMode::None, ..EpisodeConfig::default() };
     let session = PlaySession {
@@ -51,15 +51,14 @@ pub(crate) fn run(app: &App, args: &PlayArgs, out: &Output) -> anyhow::Result<()
     };
 
     session.start(&env_info.title, seed)?;
-    let meta_episodes = MetaEpisodeBuilder::new(Arc::clone(&env_spec), prompts, config);
-    let played = block_on(meta_episodes.play_in(env, &task, seed, &mut Person(&session), &session));
+    let played = block_on(env.meta_episodes(config).play_in(world, &task, seed, &mut Person(&session), &session));
     if let Some(failure) = session.failure.lock().expect("no holder panics").take() {
         return Err(failure);
     }
     if let (Some(problem), None) = (&played.trajectory.error, &played.policy_error) {
         anyhow::bail!("the game failed: {problem}");
     }
-    let ceilings = || env_spec.oracles(&population, split, args.episodes);
+    let ceilings = || env.env_spec.oracles(&env.population, split, args.episodes);
     if out.json {
         let ceilings = if session.results().is_empty() { Ok(None) } else { ceilings() };
         return session.finish_json(args.reveal, &ceilings);
@@ -353,7 +352,7 @@ impl PlaySession<'_> {
     /// Prints the scores next to the upper bounds.
     fn print_ceilings(&self, ceilings: &OracleReport) -> anyhow::Result<()> {
         let Some(seat) = ceilings.seats.iter().find(|s| s.seat == Some(self.task.seat)) else { return Ok(()) };
-        let at_least = ceilings.learner_is_lower_bound();
+        let at_least = ceilings.bayes_adaptive_is_lower_bound();
         let bayes_adaptive = if at_least { "Bayes-adaptive optimum, at least" } else { "Bayes-adaptive optimum" };
         let results = self.results();
         let rows = results.iter().enumerate().map(|(i, r)| {

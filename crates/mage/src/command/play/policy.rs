@@ -1,4 +1,4 @@
-//! `mage play --against RUN`: a game between a person and a trained policy.
+//! `mage play --against RUN|MODEL`: a game between a person and a model.
 //!
 //! The game runs on its own thread, which requests the person's moves over channels. If the person quits, the thread is
 //! abandoned.
@@ -17,7 +17,11 @@ use mage_env::{HumanPlayer, HumanView, Seed};
 use mage_native::Device;
 use mage_train::{
     PolicyHost,
+    engines::SamplerOptions,
+    policy::{DecodingConfig, NamedPolicy},
+    recipe::Recipe,
     run_dir::{ModelAddress, RunDir},
+    train::TrainEnv,
 };
 use serde::Serialize;
 use std::{
@@ -72,18 +76,10 @@ enum PolicyGameEvent<'a> {
 }
 
 pub(crate) fn run(app: &App, args: &PlayArgs, address: &str, out: &Output) -> anyhow::Result<()> {
-    let not_a_run = || usage(format!("{address}: not a run directory or a checkpoint of one"));
-    let policy = ModelAddress::resolve(address).map_err(usage)?.ok_or_else(not_a_run)?;
-    let recipe = RunDir::recipe(policy.run.as_deref().ok_or_else(not_a_run)?).map_err(usage)?;
-    let env = train_env(app, &recipe)?;
+    let (policy, recipe, env) = open(app, args, address)?;
     let title = env.env_spec.info().title;
     let rules = |seat| app.prompts.get(&recipe.env.name).and_then(|p| p.rules_for_humans(seat)).unwrap_or_default();
-    // The GPU on which the policy was trained may not exist on this machine.
-    let device = args.device.unwrap_or(match recipe.engine.device {
-        Device::Cpu => Device::Cpu,
-        Device::Auto | Device::Cuda(_) => Device::Auto,
-    });
-    let host = PolicyHost::open(&policy, &recipe, env, args.episodes, device).map_err(usage)?;
+    let host = PolicyHost::new(policy, &recipe, env, args.episodes).map_err(usage)?;
     let seed = Seed::new(args.seed.unwrap_or_else(seed_from_clock));
     let ((message_sender, messages), (input_sender, input)) = (channel(), channel());
     let player = Arc::new(ChannelPlayer { messages: message_sender, input: Mutex::new(input) });
@@ -129,18 +125,51 @@ pub(crate) fn run(app: &App, args: &PlayArgs, address: &str, out: &Output) -> an
         }
     };
     drop(input_sender);
-    let record = match quit {
+    let trajectory = match quit {
         true => None,
         false => Some(game.join().map_err(|_| anyhow::anyhow!("the game thread panicked"))??),
     };
-    if let Some(error) = record.as_ref().and_then(|r| r.error.as_ref()) {
+    if let Some(error) = trajectory.as_ref().and_then(|t| t.error.as_ref()) {
         anyhow::bail!("the game failed: {error}");
     }
-    let reflections: Option<Vec<String>> = record.filter(|_| args.reveal).map(|r| {
-        let requests = r.requests.iter().filter(|c| c.kind == RequestKind::Reflect);
-        requests.map(|c| c.completion.text.clone()).collect()
+    let reflections: Option<Vec<String>> = trajectory.filter(|_| args.reveal).map(|t| {
+        let requests = t.requests.iter().filter(|r| r.kind == RequestKind::Reflect);
+        requests.map(|r| r.completion.text.clone()).collect()
     });
     finish(&scores, reflections.as_deref(), out)
+}
+
+/// The policy of a run, or a model in a folder with the defaults of a recipe.
+fn open(app: &App, args: &PlayArgs, address: &str) -> anyhow::Result<(NamedPolicy, Recipe, TrainEnv)> {
+    let neither = || usage(format!("{address}: neither a run, nor a checkpoint of one, nor a model directory"));
+    let resolved = ModelAddress::resolve(address).map_err(usage)?.ok_or_else(neither)?;
+    let trained = resolved.run.as_deref().map(RunDir::recipe).transpose().map_err(usage)?;
+    let mut recipe = trained.clone().unwrap_or_default();
+    match (&args.env, &trained) {
+        (Some(env), Some(_)) if *env != recipe.env.name => {
+            return Err(usage(format!("{address} was trained on {}, not on {env}", recipe.env.name)));
+        }
+        (Some(env), None) => recipe.env.name.clone_from(env),
+        _ => {}
+    }
+    let env = train_env(app, &recipe)?;
+    // The GPU on which the policy was trained may not exist on this machine.
+    let device = args.device.unwrap_or(match recipe.engine.device {
+        Device::Cpu => Device::Cpu,
+        Device::Auto | Device::Cuda(_) => Device::Auto,
+    });
+    let status_log = env.status_log.clone();
+    let options = SamplerOptions { device, threads: recipe.engine.threads, batch_invariant: false, status_log };
+    let params = recipe.eval_sampling();
+    if trained.is_some() {
+        let decoding = DecodingConfig { params, thinking: recipe.play.thinking };
+        let policy = NamedPolicy::of_run(&resolved, &recipe, decoding, options).map_err(usage)?;
+        return Ok((policy, recipe, env));
+    }
+    let policy = NamedPolicy::folder(address, &env.env_spec.info(), params, None, options).map_err(usage)?;
+    recipe.play.form = policy.prompt_form().unwrap_or_default();
+    (recipe.play.episodes, recipe.eval.episodes) = (args.episodes, args.episodes);
+    Ok((policy, recipe, env))
 }
 
 /// The next line of input for the game; `None` if the person quits.
