@@ -587,7 +587,9 @@ fn a_run_in_progress_is_reported_with_its_last_evaluation() {
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("ünï run");
     fs::create_dir(&run).unwrap();
-    fs::write(run.join("recipe.resolved.toml"), "[optim]\nupdates = 9\n").unwrap();
+    let mut recipe = mage_train::recipe::Recipe::default();
+    recipe.optim.updates = 9;
+    fs::write(run.join("recipe.resolved.toml"), recipe.to_toml()).unwrap();
     let line = |u: u32, s: f64| {
         format!("{{\"update\":{u},\"episode_3/score\":{s},\"eval/episode_3/score\":{s},\"eval/episode_3/se\":0.1}}\n")
     };

@@ -67,9 +67,9 @@ pub enum Error {
     /// A requested stop; finished work is kept.
     #[error("stopped on request")]
     Interrupted,
-    /// An error of an engine, with what to do about it.
+    /// An error of an engine. The message states what to do and includes the error, which is therefore no `source`.
     #[error("{}", crate::explain(.0))]
-    Engine(#[from] mage_engine::Error),
+    Engine(mage_engine::Error),
     /// An error of an environment.
     #[error(transparent)]
     Env(#[from] mage_env::Error),
@@ -80,6 +80,12 @@ pub enum Error {
 
 /// Result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
+
+impl From<mage_engine::Error> for Error {
+    fn from(e: mage_engine::Error) -> Self {
+        Error::Engine(e)
+    }
+}
 
 impl Error {
     /// Whether a server refused a request and would refuse every other: wrong key, address or model.
