@@ -1,7 +1,7 @@
 //! Loaded models, and the state shared by the trainers and samplers created from them.
 //!
 //! A [`NativeModel`] is in host memory: configuration, fp32 parameters, tokenizer, optional adapter. Opening an engine
-//! consumes it and returns a sampler, with a trainer if one is asked for. Both hold the same [`EngineContext`]: the
+//! consumes it and returns a sampler, with a trainer if requested. Both hold the same [`EngineContext`]: the
 //! trainer publishes versions of weights to its registry, and the sampler looks up the version of each request there.
 //! With an adapter the base weights are frozen and published as [`BASE`](WeightsName::BASE).
 

@@ -78,11 +78,11 @@ fn fit_texts(header: &[&str], rows: Vec<Vec<String>>, limit: usize) -> String {
     // A narrow last column would be hard to read: its text goes below the others, indented.
     let (indent, below) = if room >= 24.min(limit / 2) { (before, false) } else { (4, true) };
     let width = limit.saturating_sub(indent).max(1);
+    let others: Vec<Vec<String>> = rows.iter().map(|row| row[..last].to_vec()).collect();
+    let starts = render(&header[..last], &others, 2, |_| false);
     let mut lines = Vec::new();
-    for row in &rows {
-        let (text, others) = row.split_last().expect("a row has cells");
-        let start = render(&header[..last], &[others.to_vec()], 2, |_| false);
-        let start = start.split_once('\n').map_or("", |(_, row)| row);
+    for (row, start) in rows.iter().zip(starts.lines().skip(1)) {
+        let text = &row[last];
         let mut wrapped: Vec<String> =
             wrap(text, width).lines().map(|line| format!("{}{line}", " ".repeat(indent))).collect();
         match (below, wrapped.first_mut()) {
@@ -208,13 +208,22 @@ mod tests {
 
     #[test]
     fn the_last_column_of_texts_is_wrapped_at_words() {
-        let rows =
-            || vec![vec!["kuhn".to_owned(), "two-player".to_owned(), "a small poker game with three cards".to_owned()]];
+        let row = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
+        let rows = || {
+            vec![
+                row(["kuhn", "two-player", "a small poker game with three cards"]),
+                row(["tictactoe", "game", "short"]),
+            ]
+        };
         let header = ["name", "kind", "description"];
-        assert_eq!(fit_texts(&header, rows(), 80).lines().count(), 2);
-        let narrow = fit_texts(&header, rows(), 44);
-        assert!(widest(&narrow) <= 44 && narrow.contains("kuhn  two-player  a small poker game with"), "{narrow}");
-        assert!(narrow.contains("\n                  three cards"), "{narrow}");
+        assert_eq!(fit_texts(&header, rows(), 80).lines().count(), 3);
+        let narrow = fit_texts(&header, rows(), 48);
+        let expected = [
+            "kuhn       two-player  a small poker game with",
+            "                       three cards",
+            "tictactoe  game        short",
+        ];
+        assert_eq!(narrow.lines().skip(1).collect::<Vec<_>>(), expected, "{narrow}");
         let below = fit_texts(&header, rows(), 30);
         assert!(widest(&below) <= 30 && below.contains("\n    a small poker game with"), "{below}");
     }

@@ -6,6 +6,7 @@ use std::{
     fs,
     path::Path,
     process::{Command, Output, Stdio},
+    time::{Duration, Instant},
 };
 
 fn train(dir: &Path, more: &[&str]) -> Command {
@@ -85,6 +86,33 @@ fn a_run_whose_recipe_or_population_was_changed_is_not_resumed() {
     assert!(error.contains("the population's file"), "{error}");
     fs::write(&population, original_population).unwrap();
     assert!(resume(&run, &[]).status.success());
+}
+
+#[test]
+fn a_forced_change_is_kept_when_the_process_is_killed_before_its_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    assert!(train(dir.path(), &["--out", "run"]).output().unwrap().status.success());
+    let info = || fs::read(run.join("run.json")).unwrap();
+    let before = info();
+    let mut forced = command();
+    forced.args(["train", "--resume", run.to_str().unwrap(), "--force", "--set", "optim.updates=40"]);
+    forced
+        .args(["--set", "checkpoint.every=5000", "--set", "eval.every=0"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let mut child = forced.spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while info() == before && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_ne!(info(), before);
+    // The accepted recipe is that of the run: it needs no second `--force`.
+    let output = resume(&run, &[]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(run.join("checkpoints/000040").exists());
 }
 
 #[cfg(unix)]

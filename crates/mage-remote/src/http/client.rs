@@ -256,7 +256,7 @@ impl HttpClient {
         outcome.unwrap_or_else(|_| Err(timed_out())).map_err(|e| self.redact_error(e))
     }
 
-    /// Reads the response body. The attempt timeout applies to each chunk, so that large downloads may take longer.
+    /// Reads the response body. The attempt timeout applies to each chunk; long-running requests may take longer in total.
     async fn read_body(&self, mut response: Response, max_bytes: usize) -> std::result::Result<Vec<u8>, HttpError> {
         let total = response.content_length().map_or_else(String::new, |n| format!(" of {n}"));
         let (mut body, chunk_timeout) = (Vec::new(), self.timeouts.attempt);

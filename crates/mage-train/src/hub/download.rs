@@ -255,7 +255,7 @@ impl<'h> Downloader<'h> {
     /// response.
     fn content(&self, mut url: Url) -> Result<RemoteContent> {
         for _ in 0..=MAX_REDIRECTS {
-            let response = self.call(Method::HEAD, &url, 0, None)?;
+            let response = self.call(Method::HEAD, &url, 0, Some(self.hub.metadata_timeout))?;
             let headers = response.headers();
             let stated = header(headers, "x-linked-etag").zip(header(headers, "x-linked-size"));
             match (stated, redirect(&url, &response)?) {

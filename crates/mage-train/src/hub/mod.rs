@@ -127,7 +127,11 @@ impl Hub {
         }
         let dir = self.find(text, false)?;
         let adapter_only = NativeAdapter::is_in(&dir) && !dir.join("config.json").exists();
-        Ok(adapter_only.then(|| NativeAdapter::open(&dir, config)).transpose()?)
+        if !adapter_only {
+            return Ok(None);
+        }
+        // With its weights, which the search above does not download.
+        Ok(Some(NativeAdapter::open(&self.folder(text)?, config)?))
     }
 
     /// The folder of a model or adapter: a local path, a checkpoint of a run, or a download of `org/name` or `org/name@revision`.

@@ -77,6 +77,8 @@ pub struct RunInfo {
     pub platform: String,
     /// Number of model parameters.
     pub parameters: usize,
+    /// Hash of the recipe and the population of this attempt.
+    pub recipe: Hash,
 }
 
 /// An append-only file that is truncated on resume.
@@ -235,10 +237,9 @@ impl RunDir {
         &self.path
     }
 
-    /// Device of the last attempt, if known.
-    pub fn device(&self) -> Option<String> {
-        let text = fs::read(self.path.join("run.json")).ok()?;
-        serde_json::from_slice::<RunInfo>(&text).ok().map(|info| info.device)
+    /// Program, engine and machine of the last attempt, if known.
+    pub fn info(&self) -> Option<RunInfo> {
+        serde_json::from_slice(&fs::read(self.path.join("run.json")).ok()?).ok()
     }
 
     /// Writes `run.json`.

@@ -121,7 +121,8 @@ impl Training {
         mut progress: TrainProgress,
         stop: Arc<AtomicU8>,
     ) -> Result<Self> {
-        progress.recipe = Some(recipe_hash(&recipe, &env.population));
+        let hash = recipe_hash(&recipe, &env.population);
+        progress.recipe = Some(hash);
         let runtime = Arc::new(runtime(recipe.engine.threads)?);
         let threads = runtime.metrics().num_workers();
         run_dir.write_info(&RunInfo {
@@ -133,6 +134,7 @@ impl Training {
             threads,
             platform: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
             parameters: context.engines.parameters,
+            recipe: hash,
         })?;
         let health = HealthCheck::new(context.engines.trainer.caps());
         Ok(Training {

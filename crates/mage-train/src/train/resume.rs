@@ -96,14 +96,16 @@ impl Training {
         let newest = run_dir.newest(|text| on_event(TrainEvent::Warning { text }))?;
         let progress = newest.as_ref().map(|(_, progress)| progress);
         let hash = recipe_hash(&recipe, &env.population);
-        let mismatch = changed.is_empty() && progress.is_some_and(|p| p.recipe != Some(hash));
-        if mismatch && !force {
+        let info = run_dir.info();
+        // A recipe that was accepted with `force` is that of the last attempt, but not yet of a checkpoint.
+        let accepted = info.as_ref().is_some_and(|info| info.recipe == hash);
+        let unchanged = changed.is_empty() && progress.is_none_or(|p| p.recipe == Some(hash));
+        if changed.is_empty() && !unchanged && !accepted && !force {
             let problem = "the recipe or the population was changed after the last checkpoint; restore the files, or \
                            resume with --force";
             return Err(Error::Run { path: dir.to_owned(), problem: problem.to_owned() });
         }
-        if changed.is_empty()
-            && !mismatch
+        if unchanged
             && let Some(progress) = progress
             && let Some(outcome) = finished(&recipe, &env, &run_dir, progress)?
         {
@@ -121,7 +123,7 @@ impl Training {
         };
         // After all checks: if the run cannot continue, its files are unchanged.
         run_dir.rewind(&progress)?;
-        if let Some(text) = device_change(run_dir.device().as_deref(), &context.engines.device) {
+        if let Some(text) = device_change(info.as_ref().map(|info| &*info.device), &context.engines.device) {
             on_event(TrainEvent::Warning { text });
         }
         // After all checks: an unusable recipe must not replace a usable one. A new device is recorded for the next

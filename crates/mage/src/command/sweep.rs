@@ -394,7 +394,8 @@ impl SweepRunner<'_> {
         if !self.out.json {
             let next = format!("mage report {}", self.dir.display());
             self.out.line(format!(
-                "all cells are finished, except those that need --endpoint; build the report with {}",
+                "all cells are finished, except those that need --endpoint; build the report, which states where token budgets \
+                 differ, with {}",
                 styled(BOLD, next)
             ))?;
         }

@@ -2,7 +2,7 @@
 
 use crate::{
     output::{BOLD, DIM, Output, styled},
-    table::columns,
+    table::table,
 };
 use mage_core::{MeanEstimate, RateEstimate};
 use mage_env::{Population, SolvedSplit, WorldSolver};
@@ -70,7 +70,7 @@ impl WorldCeilings {
             row.push(percent(&s.random_win_rate));
             row
         });
-        out.line(format!("\n{}", columns(&header, rows)))?;
+        out.line(format!("\n{}", table(&header, rows)))?;
         for s in self.splits.iter().filter(|s| s.undecided > 0) {
             let text =
                 format!("{}: the search reached its limit on {} tasks, which the rates exclude", s.split, s.undecided);

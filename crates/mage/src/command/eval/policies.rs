@@ -216,7 +216,7 @@ fn endpoint(remote: &EndpointArgs, url: &str, model: &str) -> anyhow::Result<End
     Ok(endpoint)
 }
 
-/// TokenPrices of a million tokens, if given.
+/// Prices per million tokens, if given.
 pub(super) fn prices(remote: &EndpointArgs) -> anyhow::Result<Option<TokenPrices>> {
     let prices = match remote.price.as_slice() {
         [] => return Ok(None),
