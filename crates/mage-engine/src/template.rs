@@ -4,8 +4,15 @@ use crate::{ChatMessage, Error, Result, Thinking};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
 use minijinja::{Environment, ErrorKind, Value, context};
+use std::io::{self, Write};
 
 const NAME: &str = "chat_template";
+
+/// Instructions of one rendering. The templates of released models need some thousand per message.
+const MAX_INSTRUCTIONS: u64 = 20_000_000;
+
+/// Bytes of one rendered conversation.
+const MAX_BYTES: usize = 1 << 28;
 
 /// A compiled chat template.
 #[derive(Debug)]
@@ -23,6 +30,7 @@ impl ChatTemplate {
         env.add_function("raise_exception", |text: String| -> std::result::Result<Value, minijinja::Error> {
             Err(minijinja::Error::new(ErrorKind::InvalidOperation, text))
         });
+        env.set_fuel(Some(MAX_INSTRUCTIONS));
         env.add_template_owned(NAME, source.to_owned()).map_err(|e| Error::invalid("chat template", describe(&e)))?;
         Ok(ChatTemplate { env, source: source.to_owned() })
     }
@@ -47,10 +55,29 @@ impl ChatTemplate {
             bos_token => bos,
             eos_token => eos,
         };
-        self.env
-            .get_template(NAME)
-            .and_then(|t| t.render(context))
-            .map_err(|e| Error::invalid("chat template", describe(&e)))
+        let mut out = LimitedText { bytes: Vec::new() };
+        let rendered = self.env.get_template(NAME).and_then(|t| t.render_captured_to(context, &mut out).map(drop));
+        rendered.map_err(|e| Error::invalid("chat template", describe(&e)))?;
+        Ok(String::from_utf8_lossy(&out.bytes).into_owned())
+    }
+}
+
+/// Rendered text; an error beyond [`MAX_BYTES`].
+struct LimitedText {
+    bytes: Vec<u8>,
+}
+
+impl Write for LimitedText {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() > MAX_BYTES - self.bytes.len() {
+            return Err(io::Error::other(format!("the text has more than {MAX_BYTES} bytes")));
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -63,4 +90,18 @@ fn describe(e: &minijinja::Error) -> String {
         cause = c.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn templates_without_end_are_refused() {
+        let endless = "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}";
+        let render = |source: &str| ChatTemplate::new(source).unwrap().render(&[], Thinking::Off, true, None, None);
+        let error = render(endless).unwrap_err().to_string();
+        assert!(error.contains("chat template") && error.contains("fuel"), "{error}");
+        assert_eq!(render("{% for a in range(3) %}x{% endfor %}").unwrap(), "xxx");
+    }
 }

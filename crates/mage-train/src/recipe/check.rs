@@ -8,6 +8,9 @@ use mage_native::EngineOptions;
 /// Maximum meta-episodes of an update; all of them are in memory at once.
 const MAX_META_EPISODES: usize = 1 << 20;
 
+/// Largest number of seconds of a timeout: three years.
+const MAX_SECONDS: f64 = 1e8;
+
 /// Valid range of a numeric key.
 #[derive(Clone, Copy)]
 enum ValueRange {
@@ -17,6 +20,8 @@ enum ValueRange {
     Positive,
     /// From 0 to 1.
     Fraction,
+    /// A duration: more than 0, at most [`MAX_SECONDS`].
+    Seconds,
     /// More than 0, at most 1.
     PositiveFraction,
     /// From 0, below 1.
@@ -29,6 +34,7 @@ impl ValueRange {
             && match self {
                 ValueRange::NonNegative => v >= 0.0,
                 ValueRange::Positive => v > 0.0,
+                ValueRange::Seconds => v > 0.0 && v <= MAX_SECONDS,
                 ValueRange::Fraction => (0.0..=1.0).contains(&v),
                 ValueRange::PositiveFraction => v > 0.0 && v <= 1.0,
                 ValueRange::Decay => (0.0..1.0).contains(&v),
@@ -39,6 +45,7 @@ impl ValueRange {
         match self {
             ValueRange::NonNegative => "it must be 0 or more",
             ValueRange::Positive => "it must be more than 0",
+            ValueRange::Seconds => "it must be more than 0 and at most 100 million seconds",
             ValueRange::Fraction => "it must be from 0 to 1",
             ValueRange::PositiveFraction => "it must be more than 0 and at most 1",
             ValueRange::Decay => "it must be at least 0 and less than 1",
@@ -86,6 +93,30 @@ impl Recipe {
         if let Some((key, _)) = at_least_one.into_iter().find(|(_, v)| *v == 0) {
             return wrong(key, "it must be at least 1");
         }
+        // Beyond these, memory or time would run out before the first result.
+        let (play, eval, optim, warmstart) = (&self.play, &self.eval, &self.optim, &self.warmstart);
+        let at_most = [
+            ("play.episodes", u64::from(play.episodes), 1000),
+            ("play.max_turns", u64::from(play.max_turns), 100_000),
+            ("play.play_tokens", u64::from(play.play_tokens), 1 << 20),
+            ("play.reflect_tokens", u64::from(play.reflect_tokens), 1 << 20),
+            ("eval.episodes", u64::from(eval.episodes), 1000),
+            ("eval.every", eval.every, 1 << 40),
+            ("eval.exact_max_states", eval.exact_max_states as u64, 1_000_000),
+            ("warmstart.steps", warmstart.steps, 100_000_000),
+            ("rollout.retries", u64::from(self.rollout.retries), 1000),
+            ("optim.updates", optim.updates, 100_000_000),
+            ("optim.epochs", u64::from(optim.epochs), 1000),
+            ("optim.warmup_steps", optim.warmup_steps, 1 << 40),
+            ("checkpoint.every", self.checkpoint.every, 1 << 40),
+            ("trajectories.every", self.trajectories.every, 1 << 40),
+            ("checkpoint.keep", self.checkpoint.keep as u64, 1_000_000),
+            ("vllm.max_in_flight", self.vllm.max_in_flight as u64, 1 << 20),
+            ("vllm.keep_versions", self.vllm.keep_versions as u64, 1000),
+        ];
+        if let Some((key, value, most)) = at_most.into_iter().find(|(_, value, most)| value > most) {
+            return wrong(key, format!("{value} is too large; it must be at most {most}"));
+        }
         if self.engine.threads > EngineOptions::MAX_THREADS {
             let problem =
                 format!("{} are more than {}; 0 takes all cores", self.engine.threads, EngineOptions::MAX_THREADS);
@@ -119,7 +150,7 @@ impl Recipe {
     }
 
     fn check_ranges(&self) -> Result<()> {
-        use ValueRange::{Decay, Fraction, NonNegative, Positive, PositiveFraction};
+        use ValueRange::{Decay, Fraction, NonNegative, Positive, PositiveFraction, Seconds};
         let (loss, optim, health) = (&self.loss, &self.optim, &self.health);
         let ranges = [
             ("model.init_std", f64::from(self.model.init_std), NonNegative),
@@ -152,9 +183,9 @@ impl Recipe {
             ("health.max_invalid", health.max_invalid, Fraction),
             ("health.min_factual", health.min_factual, Fraction),
             ("health.max_mismatch_kl", health.max_mismatch_kl, NonNegative),
-            ("health.stall_timeout", health.stall_timeout, Positive),
-            ("tinker.timeout", self.tinker.timeout, Positive),
-            ("vllm.request_timeout", self.vllm.request_timeout, Positive),
+            ("health.stall_timeout", health.stall_timeout, Seconds),
+            ("tinker.timeout", self.tinker.timeout, Seconds),
+            ("vllm.request_timeout", self.vllm.request_timeout, Seconds),
             ("vllm.tolerance", f64::from(self.vllm.tolerance), Positive),
         ];
         match ranges.into_iter().find(|(_, v, range)| !range.contains(*v)) {
@@ -188,6 +219,24 @@ mod tests {
             "eval.tasks=100000000000",
             "optim.minibatches=1000",
             "play.episodes=0",
+            "play.episodes=1001",
+            "play.max_turns=100001",
+            "eval.episodes=1000000000",
+            "eval.every=9223372036854775807",
+            "eval.exact_max_states=1000001",
+            "warmstart.steps=9223372036854775807",
+            "rollout.retries=1001",
+            "optim.updates=9223372036854775807",
+            "optim.epochs=1001",
+            "optim.warmup_steps=9223372036854775807",
+            "checkpoint.every=9223372036854775807",
+            "checkpoint.keep=1000001",
+            "trajectories.every=9223372036854775807",
+            "vllm.max_in_flight=1048577",
+            "vllm.keep_versions=1001",
+            "health.stall_timeout=1e9",
+            "tinker.timeout=1e300",
+            "vllm.request_timeout=inf",
             "warmstart.epsilon=1.5",
             "model.init_std=nan",
         ] {

@@ -54,7 +54,7 @@ pub struct TrainProgress {
     pub tensorboard_bytes: u64,
     /// Evaluation after the warm start.
     pub before: Option<crate::eval::EvalResult>,
-    /// Hash of the recipe and the population that the run used ([`recipe_hash`]).
+    /// Hash of the recipe and the population that the run used ([`recipe_hash`](crate::train::recipe_hash)).
     pub recipe: Option<Hash>,
 }
 
