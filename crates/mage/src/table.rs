@@ -41,6 +41,7 @@ fn fit_numbers(header: &[&str], mut rows: Vec<Vec<String>>, limit: usize) -> Str
     if width(&header, &rows, gap) > limit && rows.iter().flatten().any(|cell| without_interval(cell) != *cell) {
         rows.iter_mut().flatten().for_each(|cell| *cell = without_interval(cell));
         header = stacked(&header, &rows);
+        gap = if width(&header, &rows, 2) <= limit { 2 } else { 1 };
         omitted.push("intervals".to_owned());
     }
     let excess = width(&header, &rows, gap).saturating_sub(limit);

@@ -30,7 +30,7 @@ fn list(app: &App, out: &Output) -> anyhow::Result<()> {
         return out.object(&all);
     }
     let rows = app.registry.iter().map(|f| vec![f.id().to_string(), f.info().summary]);
-    out.line(table(&["environment", "summary"], rows))?;
+    out.line(columns(&["environment", "summary"], rows))?;
     out.hint("\n`mage env show NAME` describes an environment; `mage play NAME` plays it.");
     Ok(())
 }

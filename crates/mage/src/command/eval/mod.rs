@@ -189,7 +189,8 @@ fn failure_error(results: &[PolicyResults], stored: bool) -> Option<anyhow::Erro
         true => "once the cause is removed, run the command again to retry them",
         false => "with --trajectories FILE, the same command retries only these",
     };
-    Some(anyhow!("{failed} meta-episodes failed: {reason}; {retry}"))
+    let plural = if failed == 1 { "" } else { "s" };
+    Some(anyhow!("{failed} meta-episode{plural} failed: {reason}; {retry}"))
 }
 
 /// There is no default policy, and a prompt method needs a model.

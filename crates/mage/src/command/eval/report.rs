@@ -237,7 +237,8 @@ impl<'a> PolicyReport<'a> {
             out.line(styled(DIM, parts.join("; ")))?;
         }
         if self.errors > 0 {
-            out.line(format!("{} meta-episodes failed:", self.errors))?;
+            let plural = if self.errors == 1 { "" } else { "s" };
+            out.line(format!("{} meta-episode{plural} failed:", self.errors))?;
         }
         let mut failures: Vec<_> = self.failures.iter().collect();
         failures.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
