@@ -6,6 +6,7 @@ use super::{
     opponent_heatmap, paper_results,
 };
 use mage_core::MeanEstimate;
+use mage_env::Hash;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A figure.
@@ -37,7 +38,13 @@ pub fn figures(report: &Report) -> Vec<Figure> {
     let envs: BTreeSet<&str> = report.runs.iter().map(|r| r.env.as_str()).collect();
     for env in envs {
         let runs: Vec<&TrainingRun> = report.runs.iter().filter(|r| r.env == env).collect();
-        all.extend(learning_curves(env, &runs, &colours));
+        // A ceiling belongs to its population.
+        let populations: BTreeSet<Option<Hash>> = runs.iter().map(|r| r.population).collect();
+        for population in &populations {
+            let runs: Vec<&TrainingRun> = runs.iter().copied().filter(|r| r.population == *population).collect();
+            let hash = population.filter(|_| populations.len() > 1).map(|hash| hash.to_string()[..8].to_owned());
+            all.extend(learning_curves(env, hash.as_deref(), &runs, &colours));
+        }
     }
     all.extend(action_scatter::figures(&report.results));
     all
@@ -62,8 +69,8 @@ impl Colours {
             }
         }
         for run in &report.runs {
-            if !all.0.iter().any(|(name, _)| *name == run.name()) {
-                all.0.push((run.name(), String::new()));
+            if !all.0.iter().any(|(name, _)| *name == run.label) {
+                all.0.push((run.label.clone(), String::new()));
             }
         }
         all
@@ -156,12 +163,13 @@ fn figure(id: &str, section: &'static str, chart: &Chart<'_>) -> Figure {
     Figure { id: id.to_owned(), section, title: chart.title.to_owned(), svg: chart::svg(chart) }
 }
 
-/// Score of the last episode by update. Runs that differ only in their seed are averaged.
-fn learning_curves(env: &str, runs: &[&TrainingRun], colours: &Colours) -> Option<Figure> {
-    let names: BTreeSet<String> = runs.iter().map(|r| r.name()).collect();
+/// Score of the last episode by update, of runs with one population, whose hash is given if there are several. Runs that
+/// differ only in their seed are averaged.
+fn learning_curves(env: &str, population: Option<&str>, runs: &[&TrainingRun], colours: &Colours) -> Option<Figure> {
+    let names: BTreeSet<&String> = runs.iter().map(|r| &r.label).collect();
     let mut series = Vec::new();
     for name in names {
-        let same_name: Vec<&&TrainingRun> = runs.iter().filter(|r| r.name() == name).collect();
+        let same_name: Vec<&&TrainingRun> = runs.iter().filter(|r| r.label == *name).collect();
         let mut by_update: BTreeMap<u64, Vec<(f64, f64)>> = BTreeMap::new();
         // Rollouts have other opponents than evaluations: their scores are used only if no run was evaluated yet.
         let evaluated = same_name.iter().any(|run| !run.eval_curve.is_empty());
@@ -182,7 +190,7 @@ fn learning_curves(env: &str, runs: &[&TrainingRun], colours: &Colours) -> Optio
         });
         let seeds = if same_name.len() > 1 { format!(" ({} seeds)", same_name.len()) } else { String::new() };
         let points = points.collect();
-        let style = LineStyle::Measured(colours.of_run(&name));
+        let style = LineStyle::Measured(colours.of_run(name));
         series.push(Series { name: format!("{name}{seeds}"), style, points });
     }
     series.retain(|s| !s.points.is_empty());
@@ -204,8 +212,9 @@ fn learning_curves(env: &str, runs: &[&TrainingRun], colours: &Colours) -> Optio
         series.push(line(&format!("memoryless optimum ({})", ceiling.qualifier()), memoryless, "6 4"));
     }
     let unit = runs.first().map_or("score", |r| r.unit.as_str());
-    let title = format!("{env}: score of the last episode during training");
-    let id = format!("learning-{}", file_name(env));
+    let of = population.map_or_else(String::new, |hash| format!(", population {hash}"));
+    let title = format!("{env}{of}: score of the last episode during training");
+    let id = format!("learning-{}{}", file_name(env), population.map_or_else(String::new, |hash| format!("-{hash}")));
     let chart = Chart { title: &title, x_label: "updates", y_label: unit, percent: false, series: &series };
     Some(figure(&id, "learning", &chart))
 }

@@ -236,6 +236,7 @@ pub fn load_report(paths: &[PathBuf], limits: ReportLimits) -> Result<Report> {
         }
     }
     report.runs.sort_by(|a, b| (&a.env, a.name(), a.seed, &a.path).cmp(&(&b.env, b.name(), b.seed, &b.path)));
+    training_run::label_runs(&mut report.runs);
     for run in report.runs.iter().filter(|r| !r.finished) {
         notes.push(format!("{}: in progress, {} of {} updates", run.path, run.updates, run.total_updates));
     }

@@ -2,7 +2,13 @@
 
 use super::method_result::CeilingCurves;
 use mage_core::{MeanEstimate, Method, Trajectory};
-use mage_train::{Error, Result, recipe::Recipe, run_dir::RunDir, sweep::CellInfo};
+use mage_env::Hash;
+use mage_train::{
+    Error, Result,
+    recipe::{Recipe, key_values},
+    run_dir::RunDir,
+    sweep::CellInfo,
+};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -16,6 +22,15 @@ use std::{
 pub struct TrainingRun {
     /// Run directory.
     pub path: String,
+    /// Name in figures and tables: the method; if runs of a method differ in more than the seed, also the run and the
+    /// differing recipe keys.
+    pub label: String,
+    /// Recipe keys with their values, without the seed.
+    #[serde(skip)]
+    pub(super) recipe: BTreeMap<String, String>,
+    /// Hash of the population, if the run has its file.
+    #[serde(skip)]
+    pub(super) population: Option<Hash>,
     /// Environment.
     pub env: String,
     /// Method.
@@ -199,8 +214,13 @@ pub fn read_run(path: &Path, note: &mut dyn FnMut(String)) -> Result<TrainingRun
     let ceiling = result.and_then(|r| r.ceilings).map(OracleCeilings::into_curves);
     let last_episode_ceiling = ceiling.as_ref().and_then(|c| Some((*c.memoryless.last()?, *c.bayes_adaptive.last()?)));
     let method = cell.as_ref().map_or_else(|| method_name(&recipe), |c| c.method.clone());
+    let mut keys = key_values(&recipe);
+    keys.remove("seed");
     Ok(TrainingRun {
         path: path.display().to_string(),
+        label: method.clone(),
+        recipe: keys,
+        population: RunDir::population(path).ok().map(|population| Hash::of(&population)),
         env: cell.as_ref().map_or_else(|| recipe.env.name.clone(), |c| c.env.clone()),
         method,
         ablation: cell.and_then(|c| c.ablation),
@@ -252,6 +272,40 @@ pub(super) fn newest_trajectories(run: &Path, note: &mut dyn FnMut(String)) -> V
         note(format!("{}: {problem}; skipped", newest.display()));
         Vec::new()
     })
+}
+
+/// Largest number of differing keys in a label.
+const MAX_KEYS: usize = 3;
+
+/// Labels runs. Those whose recipes and populations differ in nothing but the seed share a label.
+pub(super) fn label_runs(runs: &mut [TrainingRun]) {
+    let variant = |run: &TrainingRun| (run.recipe.clone(), run.population);
+    let labels: Vec<String> = runs
+        .iter()
+        .map(|run| {
+            let same_name: Vec<&TrainingRun> =
+                runs.iter().filter(|r| r.env == run.env && r.name() == run.name()).collect();
+            if same_name.iter().all(|r| variant(r) == variant(run)) {
+                return run.name();
+            }
+            let first = same_name.iter().find(|r| variant(r) == variant(run)).map_or(run, |r| r);
+            let differs = |key: &&String| same_name.iter().any(|r| r.recipe.get(*key) != run.recipe.get(*key));
+            let keys: Vec<&String> = run.recipe.keys().filter(differs).collect();
+            let mut parts: Vec<String> =
+                keys.iter().take(MAX_KEYS).map(|key| format!("{key} {}", run.recipe[*key])).collect();
+            if keys.len() > MAX_KEYS {
+                parts.push(format!("{} more keys", keys.len() - MAX_KEYS));
+            }
+            if same_name.iter().any(|r| r.population != run.population) {
+                let hash = run.population.map(|hash| hash.to_string()).unwrap_or_default();
+                parts.push(format!("population {}", hash.get(..8).unwrap_or("unknown")));
+            }
+            let folder =
+                Path::new(&first.path).file_name().map_or_else(String::new, |f| f.to_string_lossy().into_owned());
+            format!("{}, {folder}: {}", run.name(), parts.join(", "))
+        })
+        .collect();
+    runs.iter_mut().zip(labels).for_each(|(run, label)| run.label = label);
 }
 
 impl TrainingRun {

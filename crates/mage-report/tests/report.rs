@@ -602,3 +602,46 @@ fn a_run_in_progress_is_reported_with_its_last_evaluation() {
     let page = page(&report);
     assert!(page.contains("2 of 9") && page.contains("0.500 ± 0.100"), "the page shows the progress and the score");
 }
+
+/// Writes a run with this recipe and one evaluation.
+fn write_run(path: &Path, learning_rate: f32, seed: u64, population: &str) {
+    fs::create_dir_all(path).unwrap();
+    let mut recipe = mage_train::recipe::Recipe { seed, ..Default::default() };
+    recipe.optim.learning_rate = learning_rate;
+    fs::write(path.join("recipe.resolved.toml"), recipe.to_toml()).unwrap();
+    let opponent = format!("name = \"{population}\"\nkind = \"{population}\"\nweight = 1\n");
+    let opponent = format!("env = \"kuhn\"\nseats = [0.5, 0.5]\n[[opponent]]\n{opponent}");
+    fs::write(path.join("population.toml"), opponent).unwrap();
+    let line = "{\"update\":2,\"eval/episode_3/score\":0.5,\"eval/episode_3/se\":0.1}\n";
+    fs::write(path.join("metrics.jsonl"), line).unwrap();
+}
+
+#[test]
+fn runs_are_pooled_only_if_they_differ_in_nothing_but_the_seed() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |name: &str| dir.path().join(name);
+    write_run(&run("slow"), 1e-4, 0, "aggressive");
+    write_run(&run("slow-2"), 1e-4, 1, "aggressive");
+    write_run(&run("fast"), 2e-2, 0, "aggressive");
+    let report = load_report(&[dir.path().to_owned()], ReportLimits::default()).unwrap();
+    let figures = figures(&report);
+    let learning: Vec<_> = figures.iter().filter(|f| f.section == "learning").collect();
+    let [figure] = learning.as_slice() else { panic!("expected one figure, not {}", learning.len()) };
+    assert!(figure.svg.contains("MAGE, slow: optim.learning_rate 0.0001 (2 seeds)"), "{}", figure.svg);
+    assert!(figure.svg.contains("MAGE, fast: optim.learning_rate 0.02<"), "{}", figure.svg);
+    let table = tables(&report).into_iter().find(|t| t.id == "runs").unwrap();
+    let paths: Vec<&String> = table.rows.iter().map(|row| &row[0]).collect();
+    assert!(paths.iter().any(|p| p.ends_with("slow-2")) && paths.iter().any(|p| p.ends_with("fast")), "{paths:?}");
+}
+
+#[test]
+fn runs_of_different_populations_have_different_figures() {
+    let dir = tempfile::tempdir().unwrap();
+    write_run(&dir.path().join("a"), 1e-4, 0, "aggressive");
+    write_run(&dir.path().join("b"), 1e-4, 0, "conservative");
+    let report = load_report(&[dir.path().to_owned()], ReportLimits::default()).unwrap();
+    let learning = figures(&report).into_iter().filter(|f| f.section == "learning").collect::<Vec<_>>();
+    assert_eq!(learning.len(), 2);
+    assert_ne!(learning[0].id, learning[1].id);
+    assert!(report.runs.iter().all(|run| run.label.contains("population ")), "{:?}", report.runs);
+}

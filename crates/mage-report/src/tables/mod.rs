@@ -166,7 +166,14 @@ fn runs(report: &Report) -> Option<ReportTable> {
                 true => run.total_updates.to_string(),
                 false => format!("{} of {}", run.updates, run.total_updates),
             };
-            vec![run.env.clone(), run.name(), run.seed.to_string(), updates, episode.to_owned()]
+            vec![
+                run.path.clone(),
+                run.env.clone(),
+                run.label.clone(),
+                run.seed.to_string(),
+                updates,
+                episode.to_owned(),
+            ]
         };
         if run.episode_scores.is_empty() {
             let newest = run.eval_curve.last().map(|point| (point.score, point.se));
@@ -193,6 +200,7 @@ fn runs(report: &Report) -> Option<ReportTable> {
                   progress shows its last evaluation."
             .to_owned(),
         header: to_strings(&[
+            "run",
             "environment",
             "method",
             "seed",

@@ -119,7 +119,7 @@ pub fn differences(one: &Recipe, other: &Recipe) -> Vec<(String, String, String)
 }
 
 /// All keys of a recipe with their values as text.
-pub(crate) fn key_values(recipe: &Recipe) -> std::collections::BTreeMap<String, String> {
+pub fn key_values(recipe: &Recipe) -> std::collections::BTreeMap<String, String> {
     let mut out = std::collections::BTreeMap::new();
     flatten("", &explain::values(recipe), &mut out);
     out

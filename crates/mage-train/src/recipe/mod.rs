@@ -11,8 +11,7 @@ mod section;
 mod sections;
 
 pub use builtin::builtin_names;
-pub(crate) use compose::key_values;
-pub use compose::{Composer, differences};
+pub use compose::{Composer, differences, key_values};
 pub use explain::{RecipeField, explain};
 pub use sections::{
     Aggregation, CheckpointConfig, EngineConfig, EngineKind, EnvConfig, EvalConfig, HealthThresholds, LossConfig,
