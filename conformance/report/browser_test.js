@@ -13,7 +13,7 @@ const testPage = async (browser, scheme, width, height) => {
   await page.goto("file://" + file);
   const shot = (name) => page.screenshot({ path: `${shots}/${scheme}-${width}-${name}.png` });
   const tabs = await page.locator("[role=tab]").all();
-  assert.equal(tabs.length, 7);
+  assert.ok(tabs.length >= 5, `only ${tabs.length} sections have content`);
   for (const tab of tabs) {
     await tab.click();
     const part = await tab.getAttribute("aria-controls");

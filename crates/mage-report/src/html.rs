@@ -10,15 +10,15 @@ use std::fmt::Write;
 const STYLE: &str = include_str!("page/page.css");
 const SCRIPT: &str = include_str!("page/page.js");
 
-/// Sections of the page: id, title of the tab, text of an empty section.
-const SECTIONS: [(&str, &str, &str); 7] = [
-    ("table", "Table 1", ""),
-    ("curves", "Curves", "No evaluation trajectories."),
-    ("learning", "Learning", "No training runs."),
-    ("ablations", "Ablations", "No ablations."),
-    ("opponents", "Opponents", "The evaluated environments have no opponents."),
-    ("actions", "States & actions", "No evaluation trajectories."),
-    ("transcripts", "Transcripts", "No evaluation trajectories."),
+/// Sections of the page: id, title of the tab. A section without content is left out.
+const SECTIONS: [(&str, &str); 7] = [
+    ("table", "Table 1"),
+    ("curves", "Curves"),
+    ("learning", "Learning"),
+    ("ablations", "Ablations"),
+    ("opponents", "Opponents"),
+    ("actions", "States & actions"),
+    ("transcripts", "Transcripts"),
 ];
 
 /// Renders the page.
@@ -39,7 +39,9 @@ pub fn html(report: &Report, tables: &[ReportTable], figures: &[Figure]) -> Stri
         count(meta_episodes as usize, "meta-episode"),
         count(report.runs.len(), "training run")
     );
-    for (id, name, _) in SECTIONS {
+    let bodies = SECTIONS.map(|(id, name)| (id, name, section_body(id, report, tables, figures)));
+    let sections = || bodies.iter().filter(|(.., body)| !body.is_empty());
+    for (id, name, _) in sections() {
         let _ = writeln!(
             out,
             "<button type=\"button\" role=\"tab\" id=\"tab-{id}\" aria-controls=\"{id}\" aria-selected=\"false\">{}</button>",
@@ -47,24 +49,17 @@ pub fn html(report: &Report, tables: &[ReportTable], figures: &[Figure]) -> Stri
         );
     }
     out.push_str("</nav>\n<main>\n");
-    for (id, name, empty_text) in SECTIONS {
+    for (id, name, body) in sections() {
         let _ = write!(
             out,
             "<section role=\"tabpanel\" id=\"{id}\" aria-labelledby=\"tab-{id}\" tabindex=\"-1\">\n<h2>{}</h2>\n",
             escape(name)
         );
-        let before = out.len();
-        write_figures(&mut out, &figures.iter().filter(|f| f.section == id).collect::<Vec<_>>());
-        tables.iter().filter(|t| t.section == id && !t.rows.is_empty()).for_each(|t| write_table(&mut out, t));
-        match id {
-            "actions" if report.results.iter().any(|r| !r.actions.points.is_empty()) => out.push_str(ACTIONS),
-            "transcripts" if !report.transcripts.is_empty() => out.push_str(TRANSCRIPTS),
-            _ => {}
-        }
-        if out.len() == before {
-            let _ = writeln!(out, "<p class=\"empty\">{}</p>", escape(empty_text));
-        }
+        out.push_str(body);
         out.push_str("</section>\n");
+    }
+    if sections().next().is_none() {
+        out.push_str("<p>No training runs and no evaluations.</p>\n");
     }
     out.push_str("</main>\n");
     if !report.notes.is_empty() {
@@ -77,6 +72,19 @@ pub fn html(report: &Report, tables: &[ReportTable], figures: &[Figure]) -> Stri
         "<script type=\"application/json\" id=\"data\">{}</script>\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n",
         data(report)
     );
+    out
+}
+
+/// Figures, tables and interactive views of a section.
+fn section_body(id: &str, report: &Report, tables: &[ReportTable], figures: &[Figure]) -> String {
+    let mut out = String::new();
+    write_figures(&mut out, &figures.iter().filter(|f| f.section == id).collect::<Vec<_>>());
+    tables.iter().filter(|t| t.section == id && !t.rows.is_empty()).for_each(|t| write_table(&mut out, t));
+    match id {
+        "actions" if report.results.iter().any(|r| !r.actions.points.is_empty()) => out.push_str(ACTIONS),
+        "transcripts" if !report.transcripts.is_empty() => out.push_str(TRANSCRIPTS),
+        _ => {}
+    }
     out
 }
 

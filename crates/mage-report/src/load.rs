@@ -12,7 +12,12 @@ use super::{
 };
 use mage_core::{MetaEpisodeResult, MetricSummary, Trajectory};
 use mage_env::{Hash, Seed};
-use mage_train::{Result, eval::agent_seed, eval::store::read_trajectories, run_dir::RunDir};
+use mage_train::{
+    Result,
+    eval::{agent_seed, store::read_trajectories},
+    run_dir::RunDir,
+    train::eval_seed,
+};
 use serde::Deserialize;
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -99,7 +104,7 @@ impl SeedLabels {
         let mut seeds = HashMap::new();
         if num_seeds.saturating_mul(tasks) <= MAX_LABELLED_SEEDS {
             for seed in (0..num_seeds).map(|i| first.wrapping_add(i)) {
-                seeds.extend((0..tasks).map(|task| (agent_seed(Seed::new(seed), task as usize), seed)));
+                seeds.extend((0..tasks).map(|task| (agent_seed(eval_seed(seed), task as usize), seed)));
             }
         }
         SeedLabels { trained, seeds }
@@ -391,7 +396,7 @@ fn method_and_policy(policy: &PolicySummary) -> (String, String) {
     let run = Path::new(&policy.policy);
     match (&policy.prompt_method, RunDir::recipe(run)) {
         (Some(method), _) => (canonical(method), policy.policy.clone()),
-        (None, Ok(recipe)) => (training_run::method_name(&recipe), "trained policy".to_owned()),
+        (None, Ok(recipe)) => (training_run::method_name(&recipe), policy.policy.clone()),
         (None, Err(_)) => (policy.name.clone(), "trained policy".to_owned()),
     }
 }

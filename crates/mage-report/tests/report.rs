@@ -276,11 +276,10 @@ fn opponent_heatmaps_of_one_unit_share_their_colour_scale() {
 /// Transcripts of one task with several seeds are distinguishable.
 #[test]
 fn transcripts_are_labelled_with_their_seed() {
-    use mage_env::Seed;
     let mut records = four_records();
     // The agent seeds of the first task in `mage eval --seed 0 --seeds 2`.
     for (record, seed) in records.iter_mut().zip([0, 1]) {
-        record.key.seed = Seed::new(seed).child("agent").at(0);
+        record.key.seed = mage_train::eval::agent_seed(mage_train::train::eval_seed(seed), 0);
     }
     let mut summary = summary(&records, "runs/x", Some("react"), true);
     summary["seeds"] = 2.into();
@@ -335,8 +334,8 @@ fn table_1_contains_only_task_sets_of_the_paper() {
     summary["preset"] = serde_json::Value::Null;
     let report = report_of(&records, Some(summary));
     assert_eq!(report.results[0].task_set, "kuhn in-domain");
-    let react = tables(&report)[0].rows.iter().find(|r| r[0] == "ReAct").unwrap().clone();
-    assert_eq!(react[1..5], ["—", "10", "—", "64.8"]);
+    assert!(tables(&report).iter().all(|t| t.id != "table-1"), "a table of dashes is left out");
+    assert!(!page(&report).contains("tab-table"));
 }
 
 /// The paper's Pass@10 is compared with our Pass@10, even if more episodes were played.
@@ -363,7 +362,7 @@ fn results_outside_table_1_are_compared_with_ours() {
     let table = all.iter().find(|t| t.id == "paper").unwrap();
     let at = |task_set: &str, metric: &str| table.rows.iter().find(|r| r[0] == task_set && r[2] == metric).unwrap();
     assert_eq!(at("kuhn", "Pass@1")[1..], ["MAGE", "Pass@1", "25.0 [4.6, 69.9] n 4 (runs/x)", "59.4"]);
-    assert_eq!(at("webshop", "Pass@5")[3..], ["—", "100.0"]);
+    assert!(table.rows.iter().all(|r| r[0] == "kuhn"), "only results that exist: {:?}", table.rows);
 }
 
 #[test]
@@ -550,7 +549,7 @@ fn empty_inputs_give_an_empty_report() {
     fs::write(dir.path().join("r.jsonl"), "").unwrap();
     let report = load_report(&[dir.path().to_owned()], ReportLimits::default()).unwrap();
     assert!(report.is_empty());
-    assert!(page(&report).contains("No evaluation trajectories"), "the page says so");
+    assert!(page(&report).contains("No training runs and no evaluations."), "the page says so");
     assert!(load_report(&[dir.path().join("nowhere")], ReportLimits::default()).is_err());
 }
 

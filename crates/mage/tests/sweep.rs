@@ -88,6 +88,7 @@ fn a_sweep_resumes_and_its_report_contains_all_cells() {
     assert!(fs::read(format!("{page}/figures/learning-kuhn.png")).unwrap().starts_with(b"\x89PNG"));
     assert!(csv.contains("kuhn,kuhn,bayes,,scripted,,,,3,best_pass_at_k,"), "{csv}");
     assert!(!html.contains("Table 1 lacks"), "every run was evaluated");
+    assert!(html.contains("\"seed\":\"seed 0\""), "transcripts of evaluations state the seed");
 
     // A report of runs alone lists the missing evaluations.
     let run = format!("{out}/kuhn/MAGE-0/run");

@@ -35,7 +35,7 @@
       show(tabs[(to + tabs.length) % tabs.length], true);
     });
   });
-  show(tabs.find((t) => "#" + t.getAttribute("aria-controls") === location.hash) || tabs[0], false);
+  if (tabs.length) show(tabs.find((t) => "#" + t.getAttribute("aria-controls") === location.hash) || tabs[0], false);
 
   // States and actions: 3D scatter plot with rotation and zoom.
   const canvas = by("actions-canvas");

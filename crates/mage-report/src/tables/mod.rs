@@ -30,14 +30,14 @@ pub struct ReportTable {
 
 /// All tables of a report.
 pub fn tables(report: &Report) -> Vec<ReportTable> {
-    let mut all = vec![table_1(report)];
+    let mut all = Vec::from_iter(table_1(report));
     all.extend(by_task_set(report));
     all.extend(comparisons(report));
     all.extend(runs(report));
     all.extend(ablations(report));
     all.extend(slices(report, "opponents", "By opponent", "opponent", |r| &r.opponents));
     all.extend(slices(report, "seats", "By seat", "seat", |r| if r.seats.len() > 1 { &r.seats } else { &[] }));
-    all.push(other_results(report));
+    all.extend(other_results(report));
     all
 }
 

@@ -19,10 +19,13 @@ fn reported_k(r: &MethodResult) -> u32 {
 }
 
 /// Table 1: rate of tasks won within k episodes, next to the paper's.
-pub(super) fn table_1(report: &Report) -> ReportTable {
+pub(super) fn table_1(report: &Report) -> Option<ReportTable> {
     let in_table =
         |r: &&MethodResult| r.ablation.is_none() && paper_results::ENVS.iter().any(|(env, _)| r.task_set == *env);
     let ours: Vec<&MethodResult> = report.results.iter().filter(in_table).filter(|r| !r.curve.is_empty()).collect();
+    if ours.is_empty() {
+        return None;
+    }
     let policies_of = |method: &str| -> BTreeSet<(std::cmp::Reverse<u32>, &str)> {
         let results = ours.iter().filter(|r| r.method == method);
         results.map(|r| (std::cmp::Reverse(reported_k(r)), r.policy.as_str())).collect()
@@ -75,7 +78,7 @@ pub(super) fn table_1(report: &Report) -> ReportTable {
         let head = ["Bayes-adaptive optimum, mean over all deals".to_owned(), "oracle".to_owned(), k.to_string()];
         rows.push(head.into_iter().chain(cells).collect());
     }
-    ReportTable {
+    Some(ReportTable {
         id: "table-1".to_owned(),
         section: "table",
         title: "Table 1: tasks won within k episodes, in percent".to_owned(),
@@ -89,7 +92,7 @@ pub(super) fn table_1(report: &Report) -> ReportTable {
             + &budget_note(ours),
         header,
         rows,
-    }
+    })
 }
 
 /// Pass@k: `65.6 [57.1, 73.3] n 128`.
@@ -99,8 +102,8 @@ fn pass(r: &MethodResult, k: u32) -> Option<String> {
 }
 
 /// The paper's results outside Table 1, and ours of the same task set and k.
-pub(super) fn other_results(report: &Report) -> ReportTable {
-    let row = |paper: &PaperResult| {
+pub(super) fn other_results(report: &Report) -> Option<ReportTable> {
+    let row = |paper: &PaperResult| -> Option<Vec<String>> {
         let matches = |r: &&MethodResult| {
             (r.task_set.as_str(), r.method.as_str(), r.ablation.as_deref())
                 == (paper.task_set, paper.method, paper.ablation)
@@ -111,22 +114,26 @@ pub(super) fn other_results(report: &Report) -> ReportTable {
             rate.value.map(|_| format!("{} n {} ({})", rate.percent(), rate.n, r.policy))
         };
         let ours: Vec<String> = report.results.iter().filter(matches).filter_map(value).collect();
-        vec![
+        if ours.is_empty() {
+            return None;
+        }
+        Some(vec![
             paper.task_set.to_owned(),
             paper.ablation.map_or_else(|| paper.method.to_owned(), |a| format!("{}, {a}", paper.method)),
             if paper.draws { format!("draw or win within {}", paper.k) } else { format!("Pass@{}", paper.k) },
-            if ours.is_empty() { NONE.to_owned() } else { ours.join("; ") },
+            ours.join("; "),
             format!("{:.1}", paper.percent),
-        ]
+        ])
     };
-    ReportTable {
+    let rows: Vec<_> = paper_results::OTHER_RESULTS.iter().filter_map(row).collect();
+    (!rows.is_empty()).then(|| ReportTable {
         id: "paper".to_owned(),
         section: "table",
         title: "The paper's results outside Table 1".to_owned(),
-        caption: "In percent, cumulative over episodes; the paper's with Qwen3-4B, ours with the policy in parentheses. A dash is a \
-                  cell without an evaluation of this task set, ablation and number of episodes."
-            .to_owned(),
+        caption:
+            "In percent, cumulative over episodes; the paper's with Qwen3-4B, ours with the policy in parentheses."
+                .to_owned(),
         header: to_strings(&["task set", "method", "metric", "ours", "paper"]),
-        rows: paper_results::OTHER_RESULTS.iter().map(row).collect(),
-    }
+        rows,
+    })
 }
