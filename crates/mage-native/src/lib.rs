@@ -55,6 +55,7 @@ pub use mage_cuda::{DeviceInfo, Throughput, is_compiling};
 pub use mage_engine::model::{LoraConfig, Projection};
 pub use tokenizer::{WordControlTokens, chat_tokenizer, word_tokenizer};
 pub use training::{CpuTrainer, CudaTrainer};
+pub use weights::atomic_write::sync_folder;
 pub use weights::checkpoint::{StoredWeights, TensorEntry, WeightDtype, parse_header};
 pub use weights::description::ModelDescription;
 pub use weights::hf_config::Config;

@@ -279,16 +279,16 @@ const MAX_KEYS: usize = 3;
 
 /// Labels runs. Those whose recipes and populations differ in nothing but the seed share a label.
 pub(super) fn label_runs(runs: &mut [TrainingRun]) {
-    let variant = |run: &TrainingRun| (run.recipe.clone(), run.population);
+    let same_variant = |a: &TrainingRun, b: &TrainingRun| a.recipe == b.recipe && a.population == b.population;
     let labels: Vec<String> = runs
         .iter()
         .map(|run| {
             let same_name: Vec<&TrainingRun> =
                 runs.iter().filter(|r| r.env == run.env && r.name() == run.name()).collect();
-            if same_name.iter().all(|r| variant(r) == variant(run)) {
+            if same_name.iter().all(|r| same_variant(r, run)) {
                 return run.name();
             }
-            let first = same_name.iter().find(|r| variant(r) == variant(run)).map_or(run, |r| r);
+            let first = same_name.iter().find(|r| same_variant(r, run)).map_or(run, |r| r);
             let differs = |key: &&String| same_name.iter().any(|r| r.recipe.get(*key) != run.recipe.get(*key));
             let keys: Vec<&String> = run.recipe.keys().filter(differs).collect();
             let mut parts: Vec<String> =

@@ -51,7 +51,7 @@ fn eval(at: SocketAddr, dir: &Path) -> Child {
         .args([test, "--exact", "--nocapture"])
         .env(CHILD_ARGUMENTS, arguments)
         .env_remove("MAGE_API_KEY")
-        // Backtraces would fill the pipe, which nobody reads before the process ends.
+        // Backtraces would fill the pipe, and the process would block: the pipe is read after it ends.
         .env("RUST_BACKTRACE", "0")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

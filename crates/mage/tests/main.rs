@@ -18,6 +18,7 @@ mod lora;
 mod model;
 mod paper_tests;
 mod run_provenance;
+mod runs;
 #[path = "../../mage-remote/tests/common/server.rs"]
 #[allow(dead_code, reason = "a subset of the module is used")]
 mod server;

@@ -20,7 +20,7 @@ fn resume(run: &Path, more: &[&str]) -> Output {
     command().args(["train", "--resume", run.to_str().unwrap()]).args(more).output().unwrap()
 }
 
-/// The seed in the recipe of a run, in its `run.json`, and in the command line of the process.
+/// The seed in the recipe of a run and in its `run.json`.
 fn seeds(run: &Path) -> (i64, u64) {
     let recipe: toml::Table = fs::read_to_string(run.join("recipe.resolved.toml")).unwrap().parse().unwrap();
     let info: serde_json::Value = serde_json::from_slice(&fs::read(run.join("run.json")).unwrap()).unwrap();

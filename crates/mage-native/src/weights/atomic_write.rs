@@ -6,6 +6,7 @@
 use mage_engine::{Error, Result};
 use std::ffi::OsString;
 use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Calls `write` with a temporary path, then renames the result to `path`.
@@ -18,7 +19,8 @@ pub(crate) fn replace(path: &Path, write: impl FnOnce(&Path) -> Result<()>) -> R
         // On disk before it replaces the old file.
         File::open(&part).and_then(|f| f.sync_all()).map_err(Error::write(&part))?;
         fs::rename(&part, path).map_err(Error::write(path))?;
-        sync_folder(path)
+        let folder = path.parent().unwrap_or(Path::new(""));
+        sync_folder(folder).map_err(Error::write(folder))
     });
     if done.is_err() {
         // The first error is reported; a leftover temporary file does no harm.
@@ -32,14 +34,11 @@ pub(crate) fn replace_text(path: &Path, text: &str) -> Result<()> {
     replace(path, |part| fs::write(part, text).map_err(Error::write(part)))
 }
 
-/// Syncs the folder of a file, so that a rename in it survives a loss of power.
-fn sync_folder(path: &Path) -> Result<()> {
+/// Syncs a folder, so that renames in it survive a loss of power. An empty path is the current folder.
+pub fn sync_folder(folder: &Path) -> io::Result<()> {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     // Windows cannot open folders as files.
-    if cfg!(unix) {
-        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        File::open(folder).and_then(|f| f.sync_all()).map_err(Error::write(folder))?;
-    }
-    Ok(())
+    if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
 }
 
 /// The temporary path. It contains the process id, so that two processes do not share it.

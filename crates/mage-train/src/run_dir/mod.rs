@@ -16,6 +16,7 @@ pub use status::{BestCheckpoint, best, failure, is_running, last_episode_optima,
 use crate::{Error, Result, recipe::Recipe};
 use mage_core::Trajectory;
 use mage_env::{Hash, Population};
+use mage_native::sync_folder;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -184,9 +185,8 @@ impl RunDir {
         let mut composer = crate::recipe::Composer::new();
         composer.add_text(&text, &file.display().to_string())?;
         let recipe = composer.finish()?;
-        // The file has every key; a truncated copy would continue with defaults.
-        let missing = missing_key(&recipe.to_toml(), &text);
-        match missing {
+        // A truncated file would continue with defaults.
+        match missing_key(&recipe.to_toml(), &text) {
             None => Ok(recipe),
             Some(key) => {
                 let problem =
@@ -330,12 +330,12 @@ impl RunDir {
         }
         write_json(&staging.join(MANIFEST), &hashes)?;
         // The names of the files must survive a loss of power, too.
-        folders.iter().try_for_each(|folder| sync_folder(folder))?;
+        folders.iter().try_for_each(|folder| sync_folder(folder).map_err(Error::io(folder)))?;
         if target.exists() {
             fs::remove_dir_all(&target).map_err(Error::io(&target))?;
         }
         fs::rename(&staging, &target).map_err(Error::io(&target))?;
-        sync_folder(&folder)
+        sync_folder(&folder).map_err(Error::io(&folder))
     }
 
     /// Writes `best.json`.
@@ -437,7 +437,6 @@ fn missing_key(complete: &str, text: &str) -> Option<String> {
     fn find(complete: &toml::Table, found: &toml::Table, prefix: &str) -> Option<String> {
         complete.iter().find_map(|(key, value)| match (value, found.get(key)) {
             (_, None) => Some(format!("{prefix}{key}")),
-            // Choices such as `estimator` have their own keys.
             (toml::Value::Table(complete), Some(toml::Value::Table(found))) => {
                 find(complete, found, &format!("{prefix}{key}."))
             }
@@ -547,15 +546,6 @@ fn walk(folder: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>)> {
     Ok((folders, files))
 }
 
-/// Syncs a folder, so that its entries survive a loss of power.
-fn sync_folder(folder: &Path) -> Result<()> {
-    // Windows cannot open folders as files.
-    match cfg!(unix) {
-        true => File::open(folder).and_then(|f| f.sync_all()).map_err(Error::io(folder)),
-        false => Ok(()),
-    }
-}
-
 pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<()> {
     let text = serde_json::to_string_pretty(value).map_err(|e| Error::Stopped(e.to_string()))?;
     write_atomic(path, format!("{text}\n").as_bytes())
@@ -569,7 +559,8 @@ fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut file = File::create(&staging).map_err(Error::io(&staging))?;
     file.write_all(bytes).and_then(|()| file.sync_all()).map_err(Error::io(&staging))?;
     fs::rename(&staging, path).map_err(Error::io(path))?;
-    sync_folder(path.parent().unwrap_or(Path::new(".")))
+    let folder = path.parent().unwrap_or(Path::new(""));
+    sync_folder(folder).map_err(Error::io(folder))
 }
 
 fn now() -> f64 {

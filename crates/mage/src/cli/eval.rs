@@ -56,8 +56,8 @@ pub(crate) struct EvalArgs {
     /// Episodes per task [default: those of the run, otherwise 3]
     #[arg(long, short = 'n', value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) episodes: Option<u32>,
-    /// Maximum turns per episode [default: as trained for a run and, without --env, for the policies beside it;
-    /// otherwise the environment's]
+    /// Maximum turns per episode [default: that of the run's training, without --env for all policies; otherwise the
+    /// environment's]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) max_turns: Option<u32>,
     /// Past episodes in the prompt; short for --method reflexion or react

@@ -28,7 +28,7 @@ use std::{
     },
 };
 
-/// Number of directories that a new run may try: more than programs that one machine starts at a time.
+/// Number of directories that a new run tries, in case other processes create them at the same time.
 const MAX_CONCURRENT_STARTS: usize = 1000;
 
 pub(crate) fn run(app: &App, args: &TrainArgs, out: &Output) -> anyhow::Result<()> {
