@@ -71,7 +71,7 @@ impl MarkovChain {
     }
 
     /// A uniform initial state; stays with probability `stay`, otherwise moves to any other state uniformly.
-    pub fn with_stay_probability(n: usize, stay: f64) -> Self {
+    pub(crate) fn with_stay_probability(n: usize, stay: f64) -> Self {
         let stay = if n == 1 { 1.0 } else { stay };
         let leave = (1.0 - stay) / n.saturating_sub(1).max(1) as f64;
         let row = |i| (0..n).map(|j| if i == j { stay } else { leave }).collect();

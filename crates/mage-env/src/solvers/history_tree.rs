@@ -61,7 +61,7 @@ impl<G: Game> HistoryTree<G> {
     }
 
     /// Enumerates a game. Fails for more than `limit` histories.
-    pub fn with_limit(game: &G, limit: usize) -> Result<Self> {
+    pub(crate) fn with_limit(game: &G, limit: usize) -> Result<Self> {
         let mut builder =
             HistoryTreeBuilder { game, limit, nodes: Vec::new(), info_sets: Vec::new(), index: HashMap::new() };
         builder.add(game.initial(&mut Seed::new(0).rng()))?;

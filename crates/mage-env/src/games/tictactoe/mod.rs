@@ -21,5 +21,5 @@ pub use move_table::{MoveTable, Symmetry};
 pub use opponents::{BiasedRandom, BlindLine, Perfect, PreferenceList, TieBreak, opponent_kinds, paper_mcts};
 pub use rules::{ARRANGEMENTS, Board, BoardCell, CELLS, TicTacToe, WinLine};
 pub use spec::{TicTacToeOptions, TicTacToeSpec};
-pub use text::{REFLECTION_WORDS, cell_name, facts, read_board, read_facts};
+pub use text::{REFLECTION_WORDS, facts, read_board, read_facts};
 pub use win_game::{WinGame, WinGameOpponent};

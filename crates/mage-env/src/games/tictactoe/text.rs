@@ -76,7 +76,7 @@ impl TextGame for TicTacToe {
 }
 
 /// The name of a cell in one word: `(2,3)` is the last cell of the second row.
-pub fn cell_name(cell: BoardCell) -> String {
+fn cell_name(cell: BoardCell) -> String {
     format!("({},{})", cell.row(), cell.column())
 }
 

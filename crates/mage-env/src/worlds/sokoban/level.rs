@@ -33,12 +33,12 @@ impl Tile {
         [Tile::Wall, Tile::Floor, Tile::Target, Tile::BoxOnTarget, Tile::Box, Tile::Player, Tile::PlayerOnTarget];
 
     /// The character used in level files.
-    pub fn to_char(self) -> char {
+    pub(crate) fn to_char(self) -> char {
         ['#', ' ', '.', '*', '$', '@', '+'][self as usize]
     }
 
     /// The tile of a level file's character.
-    pub fn from_char(c: char) -> Option<Tile> {
+    pub(crate) fn from_char(c: char) -> Option<Tile> {
         match c {
             '-' | '_' => Some(Tile::Floor),
             _ => Tile::ALL.into_iter().find(|t| t.to_char() == c),
