@@ -37,7 +37,7 @@ impl PreferenceList {
     }
 
     /// A list of (row, column) pairs from 1. `source` names the list in errors.
-    pub(crate) fn from_pairs(pairs: &[(i64, i64)], source: &str) -> Result<Self> {
+    pub fn from_pairs(pairs: &[(i64, i64)], source: &str) -> Result<Self> {
         let mut order = Vec::with_capacity(pairs.len());
         for &(row, column) in pairs {
             let problem = |what| Error::invalid(source, format!("[{row}, {column}] {what}"));
