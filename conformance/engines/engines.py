@@ -172,7 +172,7 @@ def vllm(engines, scratch, model):
         "--enable-lora", "--max-lora-rank", "8", "--max-loras", "4", "--max-cpu-loras", "16",
         "--host", "127.0.0.1", "--port", url.rsplit(":", 1)[1],
     ]
-    env = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_SERVER_DEV_MODE": "1",
+    env = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
            "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
            "PATH": f"{engines / 'vllm/bin'}:{os.environ['PATH']}"}
     return url, Server(command, env, f"{url}/health", engines / "vllm.log", scratch)

@@ -2,7 +2,7 @@
 
 use crate::common::{
     proxy::{Fault, Proxy},
-    vllm_double::{Vllm, rule},
+    vllm_double::Vllm,
     vllm_script::{
         fingerprint, names, policy, pool, pool_at, pool_with_timeouts, request, sample_many, short_attempts,
         wait_until, wait_until_all_healthy,
@@ -235,50 +235,6 @@ async fn server_that_fails_only_requests_is_logged_once() {
     let lines = log_lines.lock().unwrap().clone();
     assert_eq!(lines.len(), 3, "unhealthy, recovered, and unhealthy again: {lines:?}");
     assert!(lines[2].contains("probing it less often"), "{lines:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn restarted_server_gets_full_weights_again() {
-    let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
-    let (pool, log_lines) = pool_with_timeouts(&[&one, &two], short_attempts());
-    pool.push_weights(Path::new("/model"), &fingerprint()).await.unwrap();
-    let address = two.address;
-    drop(two);
-    for i in 0..4 {
-        pool.sample(request(i, "base")).await.unwrap();
-    }
-    drop(one);
-    // It has its original weights.
-    let two = Vllm::start_at(address, Duration::ZERO).await;
-    *two.state.stale.lock().unwrap() = 0.01;
-    let e = pool.sample(request(0, "base")).await.unwrap_err().to_string();
-    assert!(e.contains(&two.url()) && e.contains("it does not have the weights of /model"), "{e} {log_lines:?}");
-    // This time the reload works.
-    two.state.reloads.store(true, Ordering::SeqCst);
-    assert_eq!(pool.sample(request(5, "base")).await.unwrap().tokens, [5]);
-    // It restarts while idle.
-    drop(two);
-    let two = Vllm::start_at(address, Duration::ZERO).await;
-    *two.state.stale.lock().unwrap() = 0.01;
-    two.state.reloads.store(true, Ordering::SeqCst);
-    tokio::time::sleep(short_attempts().attempt * 2).await;
-    let sample = pool.sample(request(5, "base")).await.unwrap();
-    assert_eq!((sample.tokens, sample.logprobs), (vec![5], vec![rule(3, 5)]), "{log_lines:?}");
-    let again = |l: &&String| l.contains("lost the weights of /model");
-    assert_eq!(log_lines.lock().unwrap().iter().filter(again).count(), 2, "one line per reload: {log_lines:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn fault_during_a_full_weight_push_leaves_no_server_drained() {
-    let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
-    let proxy = Proxy::start_before(two.address, "/collective_rpc", vec![Fault::reply(500, "broken"); 4]).await;
-    let (pool, log_lines) = pool_at(vec![one.url(), proxy.url()], short_attempts(), 64);
-    pool.push_weights(Path::new("/model"), &fingerprint()).await.unwrap();
-    let states = pool.servers();
-    assert!(states.iter().all(|s| !s.draining) && states[0].healthy && !states[1].healthy, "{states:?}");
-    assert_eq!(log_lines.lock().unwrap().len(), 1, "{log_lines:?}");
-    drop(one);
-    assert_eq!(pool.sample(request(5, "base")).await.unwrap().tokens, [5], "{log_lines:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -81,9 +81,6 @@ async fn push_with_a_wrong_fingerprint_is_rejected_everywhere() {
     for server in [&good, &bad] {
         assert_eq!(names(server), ["policy@0"], "the version is removed from all servers");
     }
-    // Full weights are verified too: the reload reports success.
-    let e = pool.push_weights(Path::new("/model"), &fingerprint()).await.unwrap_err().to_string();
-    assert!(e.contains(&bad.url()) && e.contains("the weights of /model"), "{e}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -91,41 +91,6 @@ pub(crate) fn all_engines_agree_on_log_probabilities() {
     }
 }
 
-pub(crate) fn full_models_are_pushed() {
-    let ((_, vllm, model), other) = (engines(), variable("MAGE_OTHER_MODEL").expect("required"));
-    let runtime = mage_train::train::runtime(1).unwrap();
-    let (first, vocabulary) = native(&model);
-    let (second, _) = native(Path::new(&other));
-    let pool = pool(vllm.clone(), vocabulary);
-    assert!(first.distance(&second) > 0.1, "two models");
-    for (folder, fingerprint) in [(Path::new(&other), &second), (&model, &first)] {
-        runtime.block_on(pool.push_weights(folder, fingerprint)).unwrap();
-        let served = runtime.block_on(pool.base_fingerprint(&vllm)).unwrap();
-        eprintln!("{} pushed, {:.1e} from native", folder.display(), fingerprint.distance(&served));
-        assert!(fingerprint.distance(&served) < 2e-5);
-    }
-}
-
-/// vLLM 0.32.0 reports success for a model with tied embeddings but keeps the previous LM head.
-pub(crate) fn a_stale_lm_head_is_detected() {
-    let ((_, vllm, model), other) = (engines(), variable("MAGE_TIED_MODEL").expect("required"));
-    let runtime = mage_train::train::runtime(1).unwrap();
-    let (first, vocabulary) = native(&model);
-    let (second, _) = native(Path::new(&other));
-    let pool = pool(vllm.clone(), vocabulary);
-    let served = runtime.block_on(pool.base_fingerprint(&vllm)).unwrap();
-    assert!(first.distance(&served) < 2e-5, "the first model before the push");
-    let e = runtime.block_on(pool.push_weights(Path::new(&other), &second)).unwrap_err().to_string();
-    eprintln!("{e}");
-    assert!(
-        e.contains("it does not have the weights of") && e.contains("log-probs of the fingerprint sequence"),
-        "{e}"
-    );
-    let served = runtime.block_on(pool.base_fingerprint(&vllm)).unwrap();
-    assert!(served.distance(&first) > 0.1 && served.distance(&second) > 0.1, "neither model");
-    assert!(!pool.servers()[0].healthy, "the server is marked unhealthy");
-}
-
 pub(crate) fn one_update_changes_the_adapter_as_in_the_embedded_engine() {
     let (tinker, _, model) = engines();
     for objective in [Objective::ImportanceSampling, Objective::Cispo { low: 0.2, high: 0.3 }] {

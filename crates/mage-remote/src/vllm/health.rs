@@ -31,8 +31,6 @@ const LOG_SLOW_RECONCILE: Duration = Duration::from_secs(5);
 const LOG_FAILING: Duration = Duration::from_secs(2);
 /// A server with this many consecutive failures is marked unhealthy if there are others.
 const MAX_FAILURES: u32 = 8;
-/// Minimum time of a restart, since a model must be loaded.
-const MIN_RESTART_TIME: Duration = Duration::from_secs(10);
 /// A failure within this time of the recovery counts as the same problem.
 const STABLE_TIME: Duration = Duration::from_secs(30);
 
@@ -61,8 +59,6 @@ pub(super) struct ServerHealth {
     slow_logged: bool,
     /// Time of the last successful request.
     last_success: Instant,
-    /// Whether it is probed only because it was idle.
-    idle: bool,
     /// Time of the last recovery.
     recovered_at: Instant,
 }
@@ -82,7 +78,6 @@ impl ServerHealth {
             last_problem: String::new(),
             slow_logged: false,
             last_success: now,
-            idle: false,
             recovered_at: now,
         }
     }
@@ -242,7 +237,6 @@ impl VersionRegistry {
             return;
         }
         let address = server.http.address();
-        let was_idle = std::mem::take(&mut server.health().idle);
         let slow = async {
             tokio::time::sleep(LOG_SLOW_RECONCILE.min(self.settings.timeouts.attempt)).await;
             if !std::mem::replace(&mut server.health().slow_logged, true) {
@@ -260,8 +254,7 @@ impl VersionRegistry {
                 let details = if pushed > 0 { format!(", pushed {pushed} adapters again") } else { String::new() };
                 let mut health = server.health();
                 (health.fault, health.slow_logged, health.recovered_at) = (None, false, Instant::now());
-                // An idle server's probe is not logged.
-                let log = health.times_unhealthy < 2 && (!was_idle || pushed > 0);
+                let log = health.times_unhealthy < 2;
                 health.last_problem.clear();
                 drop(health);
                 if log {
@@ -290,7 +283,7 @@ impl VllmPool {
     /// Starts probes of all unhealthy servers that are due after `interval`, and returns these servers.
     pub(super) fn probe_due(&self, interval: Duration) -> Vec<&Arc<Server>> {
         let due = |server: &&Arc<Server>| {
-            if server.healthy.load(Ordering::SeqCst) || server.draining.load(Ordering::SeqCst) {
+            if server.healthy.load(Ordering::SeqCst) {
                 return false;
             }
             let mut health = server.health();
@@ -310,23 +303,7 @@ impl VllmPool {
 
     /// Starts due probes while other servers work.
     pub(super) fn probe_in_background(&self) {
-        if self.registry.base_replaced.load(Ordering::SeqCst) {
-            self.mark_idle_servers();
-        }
         self.probe_due(BACKGROUND_PROBE_INTERVAL);
-    }
-
-    /// Marks servers that were idle for a while for a probe. A restarted server rejects our adapters, but its original
-    /// weights would go unnoticed.
-    fn mark_idle_servers(&self) {
-        let limit = MIN_RESTART_TIME.min(self.registry.settings.timeouts.attempt);
-        for server in self.servers.iter().filter(|s| s.ready() && s.in_flight.load(Ordering::SeqCst) == 0) {
-            let mut health = server.health();
-            if health.last_success.max(health.recovered_at).elapsed() > limit {
-                health.idle = true;
-                server.healthy.store(false, Ordering::SeqCst);
-            }
-        }
     }
 
     /// Probes unhealthy servers until one is healthy or no probe is left. Returns the fault if all servers have one.

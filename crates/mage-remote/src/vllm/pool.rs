@@ -19,7 +19,6 @@ use std::{
     },
     time::Duration,
 };
-use tokio::time::Instant;
 
 /// Settings of a [`VllmPool`].
 #[derive(Clone, Debug)]
@@ -68,8 +67,6 @@ pub struct ServerStatus {
     pub address: String,
     /// Whether it is healthy.
     pub healthy: bool,
-    /// Whether it is draining and gets no new requests.
-    pub draining: bool,
     /// Requests in flight.
     pub in_flight: usize,
 }
@@ -127,25 +124,9 @@ impl VllmPool {
         let status = |s: &Arc<Server>| ServerStatus {
             address: s.http.address().to_owned(),
             healthy: s.healthy.load(Ordering::SeqCst),
-            draining: s.draining.load(Ordering::SeqCst),
             in_flight: s.in_flight.load(Ordering::SeqCst),
         };
         self.servers.iter().map(status).collect()
-    }
-
-    /// Stops new requests to a server and waits until those in flight are done, for at most `limit`.
-    pub(super) async fn drain(&self, server: &Server, limit: Duration) -> Result<()> {
-        server.draining.store(true, Ordering::SeqCst);
-        let started = Instant::now();
-        while server.in_flight.load(Ordering::SeqCst) > 0 {
-            if started.elapsed() > limit {
-                let left = server.in_flight.load(Ordering::SeqCst);
-                let problem = format!("{left} requests are still in flight after {:.0} s", limit.as_secs_f64());
-                return Err(self.registry.error(format!("{}: draining: {problem}", server.http.address())));
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        Ok(())
     }
 
     pub(super) fn find(&self, address: &str) -> Result<&Arc<Server>> {

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{Fingerprint, http::client::HttpError};
 use futures_util::future::join_all;
-use mage_engine::{Result, WeightVersion, WeightsId, WeightsName};
+use mage_engine::{Result, WeightsId, WeightsName};
 use std::{
     path::{Path, PathBuf},
     sync::{Arc, OnceLock, atomic::Ordering},
@@ -36,7 +36,6 @@ impl VllmPool {
             label: weights.to_string(),
             dir: Some(dir.to_owned()),
             fingerprint: Some(fingerprint.clone()),
-            full_model: false,
         };
         let started = Instant::now();
         let mut logged = false;
@@ -203,59 +202,6 @@ impl VllmPool {
             })
         }))
         .await;
-    }
-
-    /// Replaces the served weights by those in a model directory, which all servers must see. Adapters stay. Each
-    /// server is drained first. From now on servers get requests only with these weights; unavailable or restarted
-    /// servers get them when they recover.
-    pub async fn push_weights(&self, dir: &Path, fingerprint: &Fingerprint) -> Result<()> {
-        let version = PublishedVersion {
-            version: WeightVersion(0),
-            served_name: self.registry.settings.model.clone(),
-            label: format!("the weights of {}", dir.display()),
-            dir: Some(dir.to_owned()),
-            fingerprint: Some(fingerprint.clone()),
-            full_model: true,
-        };
-        let all: Vec<&Arc<Server>> = self.servers.iter().filter(|s| s.healthy.load(Ordering::SeqCst)).collect();
-        self.registry.update(&self.servers, &all, |versions| {
-            for other in versions.values_mut().flatten() {
-                // The adapters' fingerprints on the new weights are unknown.
-                other.fingerprint = None;
-            }
-            versions.insert(WeightsName::new(WeightsName::BASE), vec![version.clone()]);
-        });
-        self.registry.base_replaced.store(true, Ordering::SeqCst);
-        let (mut took, mut error) = (0, None);
-        for server in all {
-            let result = match self.drain(server, self.registry.settings.timeouts.outage).await {
-                Ok(()) => self.push(server, &version).await,
-                Err(e) => Err(PushError::Unavailable(e.to_string())),
-            };
-            match result {
-                Ok(()) => {
-                    self.registry.record_success(server);
-                    took += 1;
-                }
-                Err(PushError::Unavailable(problem)) => {
-                    self.registry.mark_unhealthy(server, &problem, &[], |address| {
-                        format!("{address} did not load {} ({problem}); it gets them when it recovers", version.label)
-                    });
-                }
-                Err(PushError::Rejected(e) | PushError::Mismatch(e)) => {
-                    server.healthy.store(false, Ordering::SeqCst);
-                    error = error.or(Some(e));
-                }
-            }
-            server.draining.store(false, Ordering::SeqCst);
-        }
-        match error {
-            Some(error) => Err(error),
-            None if took == 0 => {
-                Err(self.registry.error(format!("no server loaded {}{}", version.label, self.last_problems())))
-            }
-            None => Ok(()),
-        }
     }
 
     /// Directory and fingerprint of the newest adapter of a name.

@@ -48,8 +48,6 @@ pub(super) struct Server {
     pub(super) in_flight: AtomicUsize,
     /// Whether it gets requests.
     pub(super) healthy: AtomicBool,
-    /// Whether it is draining and gets no new requests.
-    pub(super) draining: AtomicBool,
     health: Mutex<ServerHealth>,
     /// Time and result of the last liveness check.
     liveness: tokio::sync::Mutex<Option<(Instant, Option<String>)>>,
@@ -73,7 +71,6 @@ impl Server {
             vocab_size: settings.vocab_size,
             in_flight: AtomicUsize::new(0),
             healthy: AtomicBool::new(true),
-            draining: AtomicBool::new(false),
             health: Mutex::new(ServerHealth::new()),
             liveness: tokio::sync::Mutex::default(),
         })
@@ -81,9 +78,7 @@ impl Server {
 
     /// Whether it may get requests now.
     pub(super) fn ready(&self) -> bool {
-        self.healthy.load(Ordering::SeqCst)
-            && !self.draining.load(Ordering::SeqCst)
-            && self.http.retry_after().is_none()
+        self.healthy.load(Ordering::SeqCst) && self.http.retry_after().is_none()
     }
 
     /// Health state.
@@ -315,17 +310,6 @@ impl Server {
     /// Unloads an adapter; a missing one is ignored.
     pub(super) async fn unload_adapter(&self, name: &str) {
         let _ = self.http.send_once(&HttpRequest::post("v1/unload_lora_adapter", &json!({"lora_name": name}))).await;
-    }
-
-    /// Reloads all weights from a model directory that the server can read.
-    pub(super) async fn reload_weights(&self, dir: &Path) -> std::result::Result<(), HttpError> {
-        let reload = json!({"method": "reload_weights", "kwargs": {"weights_path": dir}});
-        self.send(&HttpRequest::post("pause?mode=keep", &json!({}))).await?;
-        let reloaded = self.send(&HttpRequest::post("collective_rpc", &reload).long_running()).await;
-        let cache_reset = self.send(&HttpRequest::post("reset_prefix_cache", &json!({}))).await;
-        // Always resume: other requests are paused.
-        let resumed = self.send(&HttpRequest::post("resume", &json!({}))).await;
-        reloaded.and(cache_reset).and(resumed).map(|_| ())
     }
 }
 

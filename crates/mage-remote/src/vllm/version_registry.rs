@@ -1,8 +1,7 @@
 //! Registry of published weight versions, and reconciliation of servers with it.
 //!
-//! The registry holds all published versions: adapters by name and version, and full weights in place of the served
-//! model. A server that was unavailable gets what it lacks before it receives requests, and each version counts only if
-//! its fingerprint equals the trainer's.
+//! The registry holds the served model and all published adapters, by name and version. A server that was unavailable
+//! gets what it lacks before it receives requests, and an adapter counts only if its fingerprint equals the trainer's.
 
 use super::{pool::VllmPoolSettings, server::Server};
 use crate::{Fingerprint, http::client::HttpError, unique_tag::unique_tag};
@@ -13,7 +12,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::Ordering,
     },
 };
 use tokio::sync::Notify;
@@ -28,16 +27,14 @@ pub(super) struct PublishedVersion {
     pub(super) served_name: String,
     /// Label for messages.
     pub(super) label: String,
-    /// Directory; `None` for the weights that servers start with.
+    /// Directory of an adapter; `None` for the served model.
     pub(super) dir: Option<PathBuf>,
     pub(super) fingerprint: Option<Fingerprint>,
-    /// Whether it is a full model, not an adapter.
-    pub(super) full_model: bool,
 }
 
 impl PublishedVersion {
     pub(super) fn is_adapter(&self) -> bool {
-        self.dir.is_some() && !self.full_model
+        self.dir.is_some()
     }
 }
 
@@ -60,8 +57,6 @@ pub(super) struct VersionRegistry {
     pub(super) tag: String,
     /// Versions by name, oldest first.
     versions: Mutex<VersionsByName>,
-    /// Whether full weights replaced those that servers start with.
-    pub(super) base_replaced: AtomicBool,
     /// Notified when a slot is free or the state of a server changes.
     pub(super) changed: Notify,
 }
@@ -75,14 +70,12 @@ impl VersionRegistry {
             label: WeightsName::BASE.to_owned(),
             dir: None,
             fingerprint: None,
-            full_model: true,
         };
         let versions = [(WeightsName::new(WeightsName::BASE), vec![base])].into();
         VersionRegistry {
             settings,
             tag: unique_tag()[..8].to_owned(),
             versions: Mutex::new(versions),
-            base_replaced: AtomicBool::new(false),
             changed: Notify::new(),
         }
     }
@@ -125,9 +118,7 @@ impl VersionRegistry {
         loop {
             let next = {
                 let versions = self.versions();
-                let wanted = versions.values().flatten().filter(|v| v.dir.is_some() && !done.contains(v));
-                // Full weights first: adapter outputs depend on them.
-                let next = wanted.min_by_key(|v| !v.full_model).cloned();
+                let next = versions.values().flatten().find(|v| v.is_adapter() && !done.contains(v)).cloned();
                 if next.is_none() {
                     server.healthy.store(true, Ordering::SeqCst);
                 }
@@ -136,17 +127,7 @@ impl VersionRegistry {
             let Some(version) = next else { break };
             let present = served.iter().any(|s| s.name == version.served_name);
             let result = match present {
-                true => match self.verify(server, &version).await {
-                    // The server restarted with its original weights.
-                    Err(PushError::Mismatch(_)) if version.full_model => {
-                        if server.health().fault.is_none() {
-                            let line = format!("{address} lost {}; pushing them again", version.label);
-                            self.settings.status_log.log(line);
-                        }
-                        self.push(server, &version).await
-                    }
-                    other => other,
-                },
+                true => self.verify(server, &version).await,
                 false => self.push(server, &version).await,
             };
             match result {
@@ -161,7 +142,7 @@ impl VersionRegistry {
         // Adapters retired during the reconciliation.
         let retired: Vec<PublishedVersion> = {
             let versions = self.versions();
-            done.into_iter().filter(|v| !v.full_model && !versions.values().flatten().any(|kept| kept == v)).collect()
+            done.into_iter().filter(|v| !versions.values().flatten().any(|kept| kept == v)).collect()
         };
         for version in retired {
             server.unload_adapter(&version.served_name).await;
@@ -172,10 +153,7 @@ impl VersionRegistry {
     /// Pushes a version to a server and verifies it.
     pub(super) async fn push(&self, server: &Server, version: &PublishedVersion) -> Result<(), PushError> {
         let Some(dir) = &version.dir else { return Ok(()) };
-        let loaded = match version.full_model {
-            true => server.reload_weights(dir).await,
-            false => server.load_adapter(&version.served_name, dir).await,
-        };
+        let loaded = server.load_adapter(&version.served_name, dir).await;
         loaded.map_err(|e| self.push_error(e, format!("{} did not load {}", server.http.address(), version.label)))?;
         self.verify(server, version).await
     }

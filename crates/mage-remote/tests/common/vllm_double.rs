@@ -32,8 +32,6 @@ pub(crate) struct VllmState {
     pub(crate) peak: AtomicUsize,
     /// Added to every log-prob, to simulate wrong weights.
     pub(crate) stale: Mutex<f32>,
-    /// Whether a reload restores the right weights.
-    pub(crate) reloads: AtomicBool,
     /// Whether it is stopped: connections stay open without responses.
     pub(crate) stopped: AtomicBool,
     /// Whether loads block,
@@ -80,10 +78,6 @@ impl Vllm {
             .route("/v1/completions", post(complete))
             .route("/v1/load_lora_adapter", post(load))
             .route("/v1/unload_lora_adapter", post(unload))
-            .route("/pause", post(|| async { Json(json!({})) }))
-            .route("/resume", post(|| async { Json(json!({})) }))
-            .route("/reset_prefix_cache", post(|| async { Json(json!({})) }))
-            .route("/collective_rpc", post(reload))
             .layer(middleware::from_fn_with_state(shared.clone(), unless_stopped))
             .with_state(shared);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -121,13 +115,6 @@ async fn unless_stopped(State(s): State<Shared>, request: Request, next: Next) -
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     next.run(request).await
-}
-
-async fn reload(State(s): State<Shared>) -> Json<Value> {
-    if s.state.reloads.load(Ordering::SeqCst) {
-        *s.state.stale.lock().unwrap() = 0.0;
-    }
-    Json(json!({"results": [null]}))
 }
 
 async fn models(State(s): State<Shared>) -> Json<Value> {
