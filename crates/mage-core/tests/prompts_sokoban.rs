@@ -1,14 +1,14 @@
-//! Golden prompts of Sokoban. After an intended change: `UPDATE_EXPECT=1 cargo test -p mage-core --test
-//! prompts_sokoban`, and review the diff.
+//! Golden prompts of Sokoban. After an intended change: `UPDATE_EXPECT=1 cargo test -p mage-core --test integration
+//! sokoban`, and review the diff.
 
-use crate::common::drive;
+use crate::common::{drive, transcript};
 use expect_test::{ExpectFile, expect_file};
 use mage_core::{
     EpisodeConfig, MemoryMode, MetaEpisode, RequestKind, Trajectory,
     prompt::{PromptForm, PromptLibrary, vocabulary},
 };
 use mage_env::{EnvId, OptionMap, Registry, Seed, Task};
-use std::{fmt::Write, sync::Arc};
+use std::sync::Arc;
 
 fn play(config: EpisodeConfig, seed: u64, completions: &[&str]) -> Trajectory {
     let registry = Registry::builtin();
@@ -29,19 +29,6 @@ fn play(config: EpisodeConfig, seed: u64, completions: &[&str]) -> Trajectory {
         (_, PromptForm::Full) => format!("<remark>Plan {}: push the other box first.</remark>", request.episode),
         (_, PromptForm::Compact) => "stuck 1 END".to_owned(),
     })
-}
-
-fn transcript(trajectory: &Trajectory) -> String {
-    let mut out = String::new();
-    for request in &trajectory.requests {
-        let _ = writeln!(out, "======== {:?}, episode {}, turn {}", request.kind, request.episode, request.turn);
-        let _ = writeln!(out, "{}", request.messages[0].content);
-        let _ = writeln!(out, "-------- completion: {}", request.completion.text);
-        if let Some(why) = &request.invalid {
-            let _ = writeln!(out, "-------- invalid: {why}");
-        }
-    }
-    out
 }
 
 fn golden(name: &str) -> ExpectFile {

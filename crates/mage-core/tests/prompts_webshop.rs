@@ -1,14 +1,14 @@
 //! Golden prompts of WebShop, in the generated shop. After an intended change:
 //! `UPDATE_EXPECT=1 cargo test -p mage-core --test integration webshop`, and review the diff.
 
-use crate::common::drive;
+use crate::common::{drive, transcript};
 use expect_test::{ExpectFile, expect_file};
 use mage_core::{
     EpisodeConfig, MemoryMode, MetaEpisode, RequestKind, Trajectory,
     prompt::{PromptForm, PromptLibrary, vocabulary},
 };
 use mage_env::{EnvId, OptionMap, Registry, Seed, Task};
-use std::{fmt::Write, sync::Arc};
+use std::sync::Arc;
 
 fn task() -> Task {
     Task { env: EnvId::new("webshop"), options: OptionMap::default(), opponent: None, seat: 0, seed: Seed::new(11) }
@@ -34,19 +34,6 @@ const FAILED_PURCHASE: [&str; 8] =
 
 fn config(memory: MemoryMode) -> EpisodeConfig {
     EpisodeConfig { episodes: 2, max_turns: 8, memory, ..EpisodeConfig::default() }
-}
-
-fn transcript(trajectory: &Trajectory) -> String {
-    let mut out = String::new();
-    for request in &trajectory.requests {
-        let _ = writeln!(out, "======== {:?}, episode {}, turn {}", request.kind, request.episode, request.turn);
-        let _ = writeln!(out, "{}", request.messages[0].content);
-        let _ = writeln!(out, "-------- completion: {}", request.completion.text);
-        if let Some(why) = &request.invalid {
-            let _ = writeln!(out, "-------- invalid: {why}");
-        }
-    }
-    out
 }
 
 fn golden(name: &str) -> ExpectFile {

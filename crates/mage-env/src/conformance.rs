@@ -61,7 +61,7 @@ impl Conformance {
     }
 
     /// Counts `count` skipped records with one reason.
-    pub fn skip_many(&mut self, reason: &str, count: u64) {
+    pub(crate) fn skip_many(&mut self, reason: &str, count: u64) {
         if count > 0 {
             *self.skipped.entry(reason.to_owned()).or_default() += count;
         }

@@ -37,7 +37,7 @@ impl<G: Game> OpponentSchedule<G> {
     }
 
     /// The names of the strategies, in the same order.
-    pub fn phase_names(&self) -> &[String] {
+    pub(crate) fn phase_names(&self) -> &[String] {
         &self.names
     }
 

@@ -179,12 +179,12 @@ impl MethodResult {
 
     /// Upper limits of the score. `None` with early stopping: later episodes then cover only the tasks not yet won, but
     /// the limits cover all tasks.
-    pub fn score_ceiling(&self) -> Option<&CeilingCurves> {
+    pub(crate) fn score_ceiling(&self) -> Option<&CeilingCurves> {
         self.ceiling.as_ref().filter(|_| !self.early_stop)
     }
 
     /// Upper limit of Pass@k, if known.
-    pub fn best_pass(&self, k: u32) -> Option<f64> {
+    pub(crate) fn best_pass(&self, k: u32) -> Option<f64> {
         self.ceiling.as_ref()?.pass_at_k.get(k as usize - 1).copied()
     }
 }

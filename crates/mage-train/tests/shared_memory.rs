@@ -1,4 +1,4 @@
-//! Memory shared between tasks, with a model that fails during the evaluation.
+//! Memories of prompt methods, with a model that fails or panics during the evaluation.
 
 use crate::faulty_kuhn::{Fault, FaultyKuhn, task_number};
 use mage_core::{EpisodeConfig, Lexical, MemoryFactory, MemoryScope, PromptMethod, Trajectory, prompt::PromptLibrary};
@@ -15,6 +15,7 @@ use mage_train::{
     train::runtime,
 };
 use std::{
+    collections::BTreeMap,
     path::Path,
     sync::{
         Arc,
@@ -25,6 +26,8 @@ use std::{
 /// Responds to every prompt differently, so that the content of the memory shows. Fails after `remaining` responses.
 struct FailingModel {
     remaining: AtomicUsize,
+    /// Whether it panics instead of returning an error.
+    panics: bool,
 }
 
 impl ChatModel for FailingModel {
@@ -43,6 +46,7 @@ impl ChatModel for FailingModel {
         };
         let remaining = self.remaining.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
         Box::pin(async move {
+            assert!(remaining.is_ok() || !self.panics, "the model panicked");
             remaining.map_err(|_| Error::engine("failing", "unreachable"))?;
             Ok(ChatCompletion { text, finish: FinishReason::Stop, usage: ChatUsage::default() })
         })
@@ -71,7 +75,7 @@ fn faulty_evaluator(
         Arc::clone(&prompts),
     );
     let decoding = DecodingConfig { params: SamplingParams::default(), thinking: Thinking::Off };
-    let model = Arc::new(FailingModel { remaining: responses.into() });
+    let model = Arc::new(FailingModel { remaining: responses.into(), panics: false });
     let builder = MetaEpisodeBuilder::new(Arc::clone(&env_spec), prompts, episode_config);
     Arc::new(Evaluator {
         builder: builder.with_memories(Arc::new(memories.unwrap())),
@@ -160,7 +164,10 @@ fn tasks_with_separate_memories_do_not_depend_on_each_other() {
     for prompt_method in PromptMethod::ALL {
         let start = |responses| evaluator(prompt_method, MemoryScope::MetaEpisode, responses);
         let (once, twice) = (dir.path().join("once"), dir.path().join("twice"));
-        start(10_000).run_into(runtime.handle(), &mut TrajectoryStore::open(&once).unwrap(), |_, _| ()).unwrap();
+        let whole = start(10_000);
+        whole.run_into(runtime.handle(), &mut TrajectoryStore::open(&once).unwrap(), |_, _| ()).unwrap();
+        let requests: usize = finished(&once).iter().map(|t| t.requests.len()).sum();
+        assert_eq!(whole.policy.counter.completions(), requests as u64, "{}", prompt_method.name());
         let mut store = TrajectoryStore::open(&twice).unwrap();
         let mut failures = 0;
         let first = start(25).run_into(runtime.handle(), &mut store, |_, r| failures += usize::from(r.error.is_some()));
@@ -172,5 +179,30 @@ fn tasks_with_separate_memories_do_not_depend_on_each_other() {
         for path in [once, twice] {
             std::fs::remove_file(path).unwrap();
         }
+    }
+}
+
+#[test]
+fn a_panic_of_the_model_ends_only_its_task() {
+    let runtime = runtime(2).unwrap();
+    for prompt_method in PromptMethod::ALL {
+        let trajectories = |responses, panics| {
+            let mut evaluator = Arc::into_inner(evaluator(prompt_method, MemoryScope::MetaEpisode, 0)).unwrap();
+            let model = Arc::new(FailingModel { remaining: AtomicUsize::new(responses), panics });
+            let decoding = evaluator.policy.decoding.clone().unwrap();
+            evaluator.policy = NamedPolicy::chat("failing", "failing", model, decoding, 4);
+            let mut all = BTreeMap::new();
+            let add = |task, trajectory: Trajectory| assert!(all.insert(task, trajectory).is_none());
+            Arc::new(evaluator).run(runtime.handle(), add).unwrap();
+            all
+        };
+        let (undisturbed, disturbed) = (trajectories(10_000, false), trajectories(25, true));
+        assert_eq!(disturbed.len(), 12);
+        let failed = disturbed
+            .values()
+            .filter_map(|t| t.error.as_ref())
+            .inspect(|e| assert!(e.contains("the model panicked"), "{e}"));
+        assert!((1..12).contains(&failed.count()), "{}", prompt_method.name());
+        assert!(disturbed.iter().all(|(task, t)| t.error.is_some() || *t == undisturbed[task]));
     }
 }

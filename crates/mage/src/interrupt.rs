@@ -3,59 +3,34 @@
 //! Partial output is kept, and the process exits with 130. A second Ctrl-C exits immediately.
 
 use anyhow::Context as _;
-use std::{
-    future::poll_fn,
-    pin::pin,
-    process,
-    sync::{Arc, Mutex, PoisonError},
-    task::{Poll, Waker},
-};
+use futures_util::future::{Either, select};
+use std::{pin::pin, process};
+use tokio::sync::watch;
 
 /// Cancellation signal of Ctrl-C.
-#[derive(Clone, Default)]
-pub(crate) struct Interrupt(Arc<Mutex<InterruptState>>);
-
-#[derive(Default)]
-struct InterruptState {
-    pressed: bool,
-    waker: Option<Waker>,
-}
+#[derive(Clone)]
+pub(crate) struct Interrupt(watch::Receiver<bool>);
 
 impl Interrupt {
     /// Installs the signal handler; possible once per process.
     pub(crate) fn listen() -> anyhow::Result<Self> {
-        let interrupt = Interrupt::default();
-        let handler = interrupt.clone();
-        ctrlc::set_handler(move || handler.press()).context("cannot listen for Ctrl-C")?;
-        Ok(interrupt)
-    }
-
-    fn press(&self) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.pressed {
-            process::exit(130);
-        }
-        state.pressed = true;
-        let waker = state.waker.take();
-        drop(state);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        let (sender, receiver) = watch::channel(false);
+        let handler = move || {
+            if sender.send_replace(true) {
+                process::exit(130);
+            }
+        };
+        ctrlc::set_handler(handler).context("cannot listen for Ctrl-C")?;
+        Ok(Interrupt(receiver))
     }
 
     /// Awaits a future until Ctrl-C.
     pub(crate) async fn or<T>(&self, future: impl Future<Output = T>) -> Result<T, Interrupted> {
-        let mut future = pin!(future);
-        poll_fn(|context| {
-            let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            if state.pressed {
-                return Poll::Ready(Err(Interrupted));
-            }
-            state.waker = Some(context.waker().clone());
-            drop(state);
-            future.as_mut().poll(context).map(Ok)
-        })
-        .await
+        let mut signal = self.0.clone();
+        match select(pin!(signal.wait_for(|pressed| *pressed)), pin!(future)).await {
+            Either::Left(_) => Err(Interrupted),
+            Either::Right((value, _)) => Ok(value),
+        }
     }
 }
 
@@ -79,12 +54,15 @@ mod tests {
 
     #[test]
     fn ctrl_c_cancels_a_pending_future() {
-        let interrupt = Interrupt::default();
+        let (sender, receiver) = watch::channel(false);
+        let interrupt = Interrupt(receiver);
         assert_eq!(block_on(interrupt.or(ready(3))).ok(), Some(3));
-        let presser = interrupt.clone();
-        let thread = std::thread::spawn(move || presser.press());
+        let thread = std::thread::spawn(move || {
+            sender.send_replace(true);
+            sender
+        });
         assert!(block_on(interrupt.or(pending::<()>())).is_err());
+        let _sender = thread.join().expect("pressed");
         assert!(block_on(interrupt.or(ready(3))).is_err(), "the signal persists");
-        thread.join().expect("pressed");
     }
 }

@@ -1,7 +1,7 @@
 //! Text tables and number formats.
 //!
 //! A table that is wider than the terminal gets smaller in steps, until it fits: headers over several lines, one space
-//! between columns, no intervals, a shorter first column, fewer columns. A cell is never broken.
+//! between columns, no intervals, shorter texts, fewer columns. A cell is never broken.
 
 use crate::{
     output::{BOLD, DIM, styled},
@@ -11,8 +11,10 @@ use textwrap::core::display_width;
 
 /// Narrowest first column of a table that does not fit.
 const MIN_FIRST: usize = 10;
+/// Narrowest other column of texts.
+const MIN_TEXT: usize = 6;
 
-/// A table of numbers: the first column left-aligned, the others right-aligned.
+/// A table of numbers, which are right-aligned. The first column and columns of texts are left-aligned.
 pub(crate) fn table<R>(header: &[&str], rows: R) -> String
 where
     R: IntoIterator<Item = Vec<String>>,
@@ -44,12 +46,18 @@ fn fit_numbers(header: &[&str], mut rows: Vec<Vec<String>>, limit: usize) -> Str
         gap = if width(&header, &rows, 2) <= limit { 2 } else { 1 };
         omitted.push("intervals".to_owned());
     }
-    let excess = width(&header, &rows, gap).saturating_sub(limit);
-    if excess > 0 {
-        let first = column_width(&header, &rows, 0);
-        let shorter = first.saturating_sub(excess).max(MIN_FIRST.min(first));
-        rows.iter_mut().filter_map(|row| row.first_mut()).for_each(|cell| *cell = shorten(cell, shorter, true));
-        header[0].iter_mut().for_each(|word| *word = shorten(word, shorter, false));
+    let texts: Vec<usize> = (0..header.len()).filter(|column| is_text(&rows, *column)).collect();
+    for column in &texts {
+        let excess = width(&header, &rows, gap).saturating_sub(limit);
+        let least = if *column == 0 { MIN_FIRST } else { MIN_TEXT };
+        let cells = rows.iter_mut().filter_map(|row| row.get_mut(*column));
+        let present = cells.map(|cell| display_width(cell)).max().unwrap_or(0);
+        if excess > 0 && present > least {
+            let shorter = present.saturating_sub(excess).max(least);
+            let cells = rows.iter_mut().filter_map(|row| row.get_mut(*column));
+            cells.for_each(|cell| *cell = shorten(cell, shorter, *column == 0));
+            header[*column].iter_mut().for_each(|word| *word = shorten(word, shorter, false));
+        }
     }
     let mut dropped = 0;
     while width(&header, &rows, gap) > limit && header.len() > 2 {
@@ -60,7 +68,7 @@ fn fit_numbers(header: &[&str], mut rows: Vec<Vec<String>>, limit: usize) -> Str
     if dropped > 0 {
         omitted.push(format!("{dropped} columns"));
     }
-    let mut text = render(&header, &rows, gap, |column| column > 0);
+    let mut text = render(&header, &rows, gap, |column| !texts.contains(&column));
     if !omitted.is_empty() {
         let note = format!("without {}: the terminal has only {limit} columns", omitted.join(" and "));
         text = format!("{text}\n{}", styled(DIM, wrap(&note, limit)));
@@ -102,6 +110,12 @@ fn fit_texts(header: &[&str], rows: Vec<Vec<String>>, limit: usize) -> String {
     let names = if below { &names[..last] } else { &names[..] };
     lines.insert(0, styled(BOLD, names.join("  ").trim_end()));
     lines.join("\n")
+}
+
+/// Whether a column contains texts: the first one does, others if a cell begins with a letter.
+fn is_text(rows: &[Vec<String>], column: usize) -> bool {
+    let mut cells = rows.iter().filter_map(|row| row.get(column));
+    column == 0 || cells.any(|cell| cell.starts_with(char::is_alphabetic))
 }
 
 /// Headers over several lines: each as narrow as the cells of its column and its longest word allow.
@@ -199,6 +213,29 @@ mod tests {
         assert!(at(80).contains("0.218 [0.106, 0.330]") && at(80).contains("86 % [14, 159]"), "{}", at(80));
         assert!(at(60).contains("without intervals") && at(60).contains("86 %"), "{}", at(60));
         assert!(at(30).contains("without intervals and 2\ncolumns"), "{}", at(30));
+    }
+
+    #[test]
+    fn texts_are_shortened_before_columns_are_dropped() {
+        let header = ["run", "env", "method", "seed", "updates", "last", "best", "gap", "time", "state"];
+        let row = |run: &str, env: &str, method: &str| {
+            let cells = [run, env, method, "1", "300/300", "-0.123", "-0.120", "-100 %", "12.3 min", "finished"];
+            cells.map(str::to_owned).to_vec()
+        };
+        let rows = vec![
+            row("sweeps/a-long-name/table1/kuhn/MAGE-0/run", "tictactoe", "own-episode, omit the previous return"),
+            row("runs/kuhn-1", "kuhn", "MAGE"),
+        ];
+        let text = fit_numbers(&header, rows.clone(), 80);
+        let lines: Vec<&str> = text.lines().skip(1).collect();
+        assert!(lines.iter().all(|line| display_width(line) <= 80), "{text}");
+        assert!(
+            lines[0].starts_with('…') && lines[0].contains("GE-0/run ") && lines[0].ends_with("finished"),
+            "{text}"
+        );
+        let text = fit_numbers(&header, rows.clone(), 200);
+        assert!(rows.iter().flatten().all(|cell| text.contains(cell)), "{text}");
+        assert_eq!([shorten("abcdef", 4, true), shorten("abcdef", 4, false)], ["…def", "abc…"]);
     }
 
     #[test]

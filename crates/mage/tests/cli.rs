@@ -59,6 +59,16 @@ fn help_and_version_exit_with_0() {
 }
 
 #[test]
+fn help_states_which_checkpoint_a_run_means() {
+    let commands = ["eval", "play", "model info", "model score", "model generate", "model merge", "bench sampler"];
+    for command in commands {
+        let args: Vec<&str> = command.split(' ').chain(["--help"]).collect();
+        let help = stdout(&mage(&args)).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(help.contains("RUN is") && help.contains("last") && help.contains("RUN@best"), "{command}: {help}");
+    }
+}
+
+#[test]
 fn a_closed_output_pipe_is_not_an_error() {
     let mut child =
         command().args(["completions", "bash"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

@@ -52,7 +52,9 @@ fn a_person_can_play_against_a_trained_policy() {
     assert!(
         ok(mage(&[&play[..], &["--reveal"]].concat(), "p\np\np\np\np\np\n")).contains("reflection after episode 2: ")
     );
-    assert!(ok(mage(&play, "q\n")).contains("No episode was finished"));
+    let quit = mage(&play, "q\n");
+    assert!(text(&quit.stderr).contains("sampling: temperature 1, top-p 1, no top-k"), "{}", text(&quit.stderr));
+    assert!(ok(quit).contains("No episode was finished"));
 
     let events = ok(mage(&[&play[..], &["--json"]].concat(), "PASS\nPASS\nPASS\nPASS\nPASS\nPASS\n"));
     let events: Vec<serde_json::Value> = events.lines().map(|l| serde_json::from_str(l).unwrap()).collect();

@@ -144,7 +144,7 @@ impl Config {
     }
 
     /// The text of a `config.json` for transformers 4 and 5.
-    pub fn to_json(&self, dtype: &str) -> String {
+    pub(crate) fn to_json(&self, dtype: &str) -> String {
         let eos = match &self.eos_token_ids[..] {
             [] => Value::Null,
             [one] => json!(one),

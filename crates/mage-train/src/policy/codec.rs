@@ -49,7 +49,7 @@ impl PromptCodec {
     }
 
     /// The prompt form for which a vocabulary was made: a compact one has words for control tokens.
-    pub fn form_of(renderer: &Renderer) -> PromptForm {
+    pub(crate) fn form_of(renderer: &Renderer) -> PromptForm {
         let text = |id: Option<u32>| id.and_then(|id| renderer.token_text(id));
         let control = renderer.control();
         match (text(control.bos).as_deref(), text(control.end_of_turn).as_deref()) {

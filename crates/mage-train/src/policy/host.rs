@@ -5,7 +5,7 @@
 
 use crate::{Error, Result, policy::NamedPolicy, recipe::Recipe, rollout::MetaEpisodeBuilder, train::TrainEnv};
 use futures_executor::block_on;
-use mage_core::{Trajectory, prompt::PromptForm};
+use mage_core::{EpisodeConfig, Trajectory, prompt::PromptForm};
 use mage_env::{HumanPlayer, Seed};
 use std::sync::Arc;
 
@@ -29,6 +29,11 @@ impl PolicyHost {
         config.episodes = episodes;
         let meta_episodes = env.meta_episodes(config);
         Ok(PolicyHost { meta_episodes, policy, split: recipe.eval.split.clone(), env })
+    }
+
+    /// The configuration of its meta-episodes.
+    pub fn episode_config(&self) -> &EpisodeConfig {
+        self.meta_episodes.config()
     }
 
     /// Plays one meta-episode against `human`, from a seat of the opponents.

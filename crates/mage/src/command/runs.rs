@@ -2,9 +2,9 @@
 
 use crate::{
     cli::{RunsArgs, RunsCommand},
-    output::{BOLD, Output, styled},
-    table::{duration, score, table},
-    text::{shorten, stdout_width},
+    output::Output,
+    table::{columns, duration, score, table},
+    text::shorten,
     usage,
 };
 use mage_env::Hash;
@@ -192,7 +192,7 @@ fn list(dir: &Path, out: &Output) -> anyhow::Result<()> {
     }
     let rows: Vec<Vec<String>> = runs.iter().filter_map(RunSummary::row).collect();
     if !rows.is_empty() {
-        out.line(fit(&HEADER, rows, stdout_width().unwrap_or(80)))?;
+        out.line(table(&HEADER, rows))?;
     }
     for run in runs.iter().filter(|run| run.state == RunState::Unreadable) {
         let error: Vec<&str> = run.error.iter().flat_map(|e| e.lines()).map(str::trim).collect();
@@ -209,34 +209,6 @@ fn list(dir: &Path, out: &Output) -> anyhow::Result<()> {
 }
 
 const HEADER: [&str; 10] = ["run", "env", "method", "seed", "updates", "last", "best", "gap", "time", "state"];
-/// Columns with text, which are left-aligned.
-const TEXT: [usize; 4] = [0, 1, 2, 9];
-/// Least width of the first column and of the method.
-const MIN_WIDTH: [(usize, usize); 2] = [(0, 11), (2, 6)];
-
-/// Lays out the table within `limit` columns: with narrower gaps, then shorter names of runs, then of methods.
-fn fit(header: &[&str], rows: Vec<Vec<String>>, limit: usize) -> String {
-    let rows: Vec<Vec<String>> =
-        std::iter::once(header.iter().map(|h| (*h).to_owned()).collect()).chain(rows).collect();
-    let length = |cell: &String| cell.chars().count();
-    let mut widths: Vec<usize> =
-        (0..header.len()).map(|i| rows.iter().map(|row| length(&row[i])).max().unwrap_or(0)).collect();
-    let total = |widths: &[usize], gap: usize| widths.iter().sum::<usize>() + gap * (widths.len() - 1);
-    let gap = if total(&widths, 2) <= limit { 2 } else { 1 };
-    for (column, least) in MIN_WIDTH {
-        let excess = total(&widths, gap).saturating_sub(limit);
-        widths[column] = widths[column].saturating_sub(excess).max(least.min(widths[column]));
-    }
-    let lines = rows.iter().enumerate().map(|(n, row)| {
-        let cells = row.iter().zip(&widths).enumerate().map(|(i, (cell, w))| {
-            let cell = shorten(cell, *w, i == 0);
-            if TEXT.contains(&i) { format!("{cell:<w$}") } else { format!("{cell:>w$}") }
-        });
-        let line = cells.collect::<Vec<_>>().join(&" ".repeat(gap));
-        if n == 0 { styled(BOLD, line.trim_end()) } else { line.trim_end().to_owned() }
-    });
-    lines.collect::<Vec<_>>().join("\n")
-}
 
 /// A recipe key in which two runs differ, as printed with `--json`.
 #[derive(Serialize)]
@@ -276,38 +248,6 @@ fn diff(a: &Path, b: &Path, out: &Output) -> anyhow::Result<()> {
     if keys.is_empty() {
         return out.line("\nthe recipes are equal");
     }
-    let width = |cell: &dyn Fn(&KeyDifference) -> &String, least: usize, most: usize| {
-        keys.iter().map(|key| cell(key).chars().count()).max().unwrap_or(0).clamp(least, most)
-    };
-    let (key_width, a_width) = (width(&|k| &k.key, 3, 40), width(&|k| &k.a, name(a).chars().count(), 30));
-    let line = |key: &str, a: &str, b: &str| format!("{key:<key_width$}  {a:<a_width$}  {b}");
-    out.line(format!("\n{}", styled(BOLD, line("key", &name(a), &name(b)))))?;
-    keys.iter().try_for_each(|k| out.line(line(&k.key, &k.a, &k.b)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn row(run: &str, env: &str, method: &str) -> Vec<String> {
-        let cells = [run, env, method, "1", "300/300", "-0.123", "-0.120", "-100 %", "12.3 min", "finished"];
-        cells.map(str::to_owned).to_vec()
-    }
-
-    #[test]
-    fn the_table_fits_the_width_and_keeps_the_end_of_a_name() {
-        let rows = vec![
-            row("sweeps/a-long-name/table1/kuhn/MAGE-0/run", "tictactoe", "own-episode, omit the previous return"),
-            row("runs/kuhn-1", "kuhn", "MAGE"),
-        ];
-        let text = fit(&HEADER, rows.clone(), 80);
-        let lines: Vec<&str> = text.lines().skip(1).collect();
-        assert!(lines.iter().all(|line| line.chars().count() <= 80), "{text}");
-        assert!(lines[0].starts_with('…') && lines[0].contains("MAGE-0/run "), "{text}");
-        assert!(lines[1].starts_with("runs/kuhn-1 "), "{text}");
-        // Nothing is shortened without need.
-        let text = fit(&HEADER, rows.clone(), 200);
-        assert!(rows.iter().flatten().all(|cell| text.contains(cell)), "{text}");
-        assert_eq!([shorten("abcdef", 4, true), shorten("abcdef", 4, false)], ["…def", "abc…"]);
-    }
+    let rows = keys.iter().map(|k| vec![k.key.clone(), shorten(&k.a, 30, false), k.b.clone()]);
+    out.line(format!("\n{}", columns(&["key", &name(a), &name(b)], rows)))
 }

@@ -70,7 +70,7 @@ impl StrategyTable {
     }
 
     /// Bet probability with this card after this betting history (`""`, `pb`, `p` or `b`).
-    pub fn bet_probability(&self, card: Card, history: &str) -> Option<f64> {
+    pub(crate) fn bet_probability(&self, card: Card, history: &str) -> Option<f64> {
         BET_HISTORIES.iter().position(|s| *s == history).map(|i| self.bet[usize::from(card.0)][i])
     }
 

@@ -78,7 +78,7 @@ impl TicTacToeBestResponse {
     }
 
     /// Win and loss probabilities of a board; `None` if it is unreachable.
-    pub fn outcome_probs(&self, board: &Board) -> Option<WinLossProbs> {
+    pub(crate) fn outcome_probs(&self, board: &Board) -> Option<WinLossProbs> {
         self.probs[board.index()]
     }
 

@@ -74,7 +74,7 @@ impl MinimaxSolution {
     }
 
     /// The moves that keep the value of a board, in cell order; none when the game is over.
-    pub fn best_moves(&self, board: &Board) -> SmallVec<[BoardCell; CELLS]> {
+    pub(crate) fn best_moves(&self, board: &Board) -> SmallVec<[BoardCell; CELLS]> {
         if board.over() {
             return SmallVec::new();
         }

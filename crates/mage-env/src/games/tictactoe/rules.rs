@@ -188,7 +188,7 @@ impl Board {
     }
 
     /// The lines a seat has completed.
-    pub fn lines_of(&self, seat: u8) -> impl Iterator<Item = WinLine> {
+    pub(crate) fn lines_of(&self, seat: u8) -> impl Iterator<Item = WinLine> {
         let marks = self.marks[usize::from(seat)];
         WinLine::all().filter(move |l| marks & l.bits() == l.bits())
     }
@@ -206,7 +206,7 @@ impl Board {
 
     /// The canonical board of this arrangement: marks in reading order.
     #[must_use]
-    pub fn in_reading_order(&self) -> Self {
+    pub(crate) fn in_reading_order(&self) -> Self {
         let mut cells = [0, 1].map(|seat| BoardCell::all().filter(move |c| self.mark(*c) == Some(seat)));
         let order = (0..self.made).fold(0, |order, i| {
             let cell = cells[usize::from(i % 2)].next().map_or(0, |c| c.0);

@@ -19,7 +19,7 @@ pub struct OfficialRules {
 
 impl OfficialRules {
     /// Extracts the rules from an official game file.
-    pub fn from_game(bytes: &[u8], origin: &str) -> Result<Self> {
+    pub(crate) fn from_game(bytes: &[u8], origin: &str) -> Result<Self> {
         AlfworldGame::read(bytes, origin)?;
         let file: GameFile<'_> =
             serde_json::from_slice(bytes).map_err(|e| Error::invalid(origin, format!("not a game.tw-pddl: {e}")))?;

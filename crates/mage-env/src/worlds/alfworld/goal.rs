@@ -118,7 +118,7 @@ impl TaskGoal {
     }
 
     /// The goal in PDDL, in the official form.
-    pub fn to_pddl(&self) -> String {
+    pub(crate) fn to_pddl(&self) -> String {
         goal_template(self.kind).replace("OBJECT", &self.object).replace("TARGET", &self.target)
     }
 }

@@ -36,7 +36,7 @@ impl Move {
 
     /// The opposite direction.
     #[must_use]
-    pub fn opposite(self) -> Move {
+    pub(crate) fn opposite(self) -> Move {
         [Move::Down, Move::Up, Move::Right, Move::Left][self as usize]
     }
 
@@ -204,7 +204,7 @@ impl SokobanBoard {
     }
 
     /// Number of boxes on targets.
-    pub fn boxes_on_targets(&self, s: &SokobanState) -> u32 {
+    pub(crate) fn boxes_on_targets(&self, s: &SokobanState) -> u32 {
         (s.boxes & self.targets).count_ones()
     }
 

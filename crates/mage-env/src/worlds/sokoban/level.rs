@@ -121,7 +121,7 @@ impl SokobanLevel {
     }
 
     /// Builds a level from the reference's two matrices, `room_fixed` and `room_state`.
-    pub fn from_codes(fixed: &[Vec<u8>], state: &[Vec<u8>], origin: &str) -> Result<SokobanLevel> {
+    pub(crate) fn from_codes(fixed: &[Vec<u8>], state: &[Vec<u8>], origin: &str) -> Result<SokobanLevel> {
         let cols = fixed.first().map_or(0, Vec::len);
         let same_shape = fixed.len() == state.len() && fixed.iter().chain(state).all(|row| row.len() == cols);
         if cols == 0 || !same_shape {

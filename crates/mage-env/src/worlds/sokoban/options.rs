@@ -142,7 +142,7 @@ impl SokobanOptions {
     }
 
     /// Configuration of the environment. Level files have no default limits, since their solutions are long.
-    pub fn env_config(&self) -> SokobanConfig {
+    pub(crate) fn env_config(&self) -> SokobanConfig {
         let limit = |set: Option<u32>, rooms: u32| match (set, &self.levels) {
             (Some(n), _) => n,
             (None, None) => rooms,

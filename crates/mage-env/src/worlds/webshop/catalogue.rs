@@ -139,7 +139,7 @@ impl Catalogue {
 
     /// Attaches the irregularities found when the list was read.
     #[must_use]
-    pub fn with_warnings(self, warnings: CatalogueWarnings) -> Self {
+    pub(crate) fn with_warnings(self, warnings: CatalogueWarnings) -> Self {
         Catalogue { warnings, ..self }
     }
 

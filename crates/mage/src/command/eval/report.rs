@@ -10,7 +10,7 @@ use mage_core::{
     Ceiling, CeilingComparison, EpisodeConfig, EpisodeMetrics, MeanEstimate, MemoryMode, MemoryScope,
     MetaEpisodeResult, MetricSlice, MetricSummary, RateEstimate, UnplayedEpisodes, compare_to_ceiling, summarise,
 };
-use mage_engine::Thinking;
+use mage_engine::{SamplingParams, Thinking};
 use mage_env::{
     Hash,
     solvers::{OracleReport, bound_label},
@@ -206,22 +206,10 @@ impl<'a> PolicyReport<'a> {
         self.print_requests(out)
     }
 
-    /// Sampling parameters of a model, token budgets and thinking in one line.
-    fn sampling_line(&self) -> Option<String> {
-        let params = &self.decoding?.params;
-        let mut parts = vec![format!("temperature {}", params.temperature), format!("top-p {}", params.top_p)];
-        parts.push(if params.top_k == 0 { "no top-k".to_owned() } else { format!("top-k {}", params.top_k) });
-        parts.extend((params.min_p > 0.0).then(|| format!("min-p {}", params.min_p)));
-        parts.push(format!("at most {} tokens per action", self.episode_config.play_tokens));
-        parts.push(format!("{} per reflection", self.episode_config.reflect_tokens));
-        parts.push(format!("thinking {}", thinking_text(self.thinking)));
-        Some(format!("sampling: {}", parts.join(", ")))
-    }
-
     /// Prints sampling parameters, memory requests, tokens, cost and failures.
     fn print_requests(&self, out: &Output) -> anyhow::Result<()> {
-        if let Some(line) = self.sampling_line() {
-            out.line(styled(DIM, line))?;
+        if let Some(decoding) = self.decoding {
+            out.line(styled(DIM, sampling_line(&decoding.params, self.episode_config, self.thinking)))?;
         }
         let (invalid, count) = self.requests.memory_requests();
         let tokens = (self.requests.prompt_tokens, self.requests.completion_tokens);
@@ -422,6 +410,17 @@ fn rate(r: &RateEstimate) -> String {
 
 fn short(hash: &Hash) -> String {
     hash.to_string()[..8].to_owned()
+}
+
+/// Sampling parameters of a model, token budgets and thinking in one line.
+pub(crate) fn sampling_line(params: &SamplingParams, config: &EpisodeConfig, thinking: Option<Thinking>) -> String {
+    let mut parts = vec![format!("temperature {}", params.temperature), format!("top-p {}", params.top_p)];
+    parts.push(if params.top_k == 0 { "no top-k".to_owned() } else { format!("top-k {}", params.top_k) });
+    parts.extend((params.min_p > 0.0).then(|| format!("min-p {}", params.min_p)));
+    parts.push(format!("at most {} tokens per action", config.play_tokens));
+    parts.push(format!("{} per reflection", config.reflect_tokens));
+    parts.push(format!("thinking {}", thinking_text(thinking)));
+    format!("sampling: {}", parts.join(", "))
 }
 
 /// Sampling parameters as sent. Length and seed are per request; `extra_body` exists for endpoints only.

@@ -7,7 +7,7 @@ use super::{complete, list_actions, plural, seed_from_clock};
 use crate::{
     App,
     cli::PlayArgs,
-    command::train::train_env,
+    command::{eval::sampling_line, train::train_env},
     output::{BOLD, DIM, GOOD, Output, styled},
     table::table,
     usage,
@@ -79,7 +79,9 @@ pub(crate) fn run(app: &App, args: &PlayArgs, address: &str, out: &Output) -> an
     let (policy, recipe, env) = open(app, args, address)?;
     let title = env.env_spec.info().title;
     let rules = |seat| app.prompts.get(&recipe.env.name).and_then(|p| p.rules_for_humans(seat)).unwrap_or_default();
+    let decoding = policy.decoding.clone();
     let host = PolicyHost::new(policy, &recipe, env, args.episodes).map_err(usage)?;
+    let sampling = decoding.map(|d| sampling_line(&d.params, host.episode_config(), Some(d.thinking)));
     let seed = Seed::new(args.seed.unwrap_or_else(seed_from_clock));
     let ((message_sender, messages), (input_sender, input)) = (channel(), channel());
     let player = Arc::new(ChannelPlayer { messages: message_sender, input: Mutex::new(input) });
@@ -90,6 +92,7 @@ pub(crate) fn run(app: &App, args: &PlayArgs, address: &str, out: &Output) -> an
         false => {
             let episodes = plural(args.episodes, "episode");
             out.line(format!("{}: {episodes} against the policy of {address}.", styled(BOLD, title)))?;
+            sampling.into_iter().for_each(|line| out.hint(line));
             out.hint(format!("? shows the rules, q quits. (--seed {} repeats this game.)", seed.value()));
         }
     }
