@@ -44,7 +44,7 @@ const testPage = async (browser, scheme, width, height) => {
   const table = page.locator("#overview table").last();
   const column = async (n) => table.locator(`tbody tr > :nth-child(${n + 1})`).allTextContents();
   const names = await table.locator("thead th").allTextContents();
-  const gain = names.indexOf("gain"), file = names.indexOf("file"), numbers = (cells) => cells.filter((c) => c !== "—").map(parseFloat);
+  const [gain, source] = ["gain", "file"].map((name) => names.indexOf(name)), numbers = (cells) => cells.filter((c) => c !== "—").map(parseFloat);
   const header = table.locator("thead button").nth(gain);
   await header.click();
   const ascending = await column(gain);
@@ -55,8 +55,8 @@ const testPage = async (browser, scheme, width, height) => {
   const descending = await column(gain);
   assert.deepEqual(numbers(descending), numbers(ascending).toReversed());
   assert.equal(descending.indexOf("—"), ascending.indexOf("—"), "missing values come last");
-  await table.locator("thead button").nth(file).click();
-  const files = await column(file);
+  await table.locator("thead button").nth(source).click();
+  const files = await column(source);
   assert.deepEqual(files, files.toSorted((a, b) => a.localeCompare(b, "en", { numeric: true })));
 
   // Tables that are wider than their frame scroll by keyboard and show a shadow until the end.

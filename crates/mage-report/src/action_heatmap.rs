@@ -2,7 +2,7 @@
 
 use super::{
     Figure, MethodResult, StateCounts,
-    heatmap::{Heatmap, HeatmapRow, svg},
+    heatmap::{self, Heatmap, HeatmapRow},
     text::single_line,
 };
 
@@ -16,42 +16,34 @@ pub(super) fn heatmap(task_set: &str, result: &MethodResult) -> Option<Figure> {
     if shown == 0 {
         return None;
     }
-    let title = format!(
-        "{task_set}: actions of {} ({}) in the most frequent states, {:.0} % of its steps, by episode",
-        result.name(),
-        result.policy,
-        100.0 * shown as f64 / counts.steps as f64
-    );
+    let title = format!("{task_set}: actions of {} ({}) by state and episode", result.name(), result.policy);
+    let share = 100.0 * shown as f64 / counts.steps as f64;
+    let stop = if result.early_stop { "; later episodes: tasks not yet won" } else { "" };
+    let unit = format!("of steps in the state; these states have {share:.0} % of all steps{stop}");
     let episodes = counts.states.iter().map(|state| state.steps.len()).max().unwrap_or(0);
-    let svg = svg(&Heatmap {
+    let heatmap = Heatmap {
         title: &title,
         columns: (1..=episodes).map(|k| format!("ep. {k}")).collect(),
-        rows: counts.states.iter().flat_map(rows).collect(),
+        rows: (1..).zip(&counts.states).flat_map(|(n, state)| rows(n, state)).collect(),
         scale: (0.0, 1.0),
         format: |x| format!("{:.0} %", 100.0 * x),
-        unit: if result.early_stop {
-            "of steps in the state; later: tasks not yet won"
-        } else {
-            "of steps in the state"
-        },
-    });
-    Some(Figure {
-        id: format!("actions {task_set} {} {}", result.name(), result.policy),
-        section: "actions",
-        title,
-        svg,
-    })
+        unit: &unit,
+    };
+    let id = format!("actions {task_set} {} {}", result.name(), result.policy);
+    Some(heatmap::figure(&id, "actions", &heatmap))
 }
 
-/// One row per action of a state.
-fn rows(state: &StateCounts) -> impl Iterator<Item = HeatmapRow> {
-    state.actions.iter().map(|(action, counts)| {
+/// One row per action of a state. The first line of a state that is a drawing says little: it has its number instead.
+fn rows(number: usize, state: &StateCounts) -> impl Iterator<Item = HeatmapRow> {
+    let is_line = !state.state.trim().contains('\n');
+    let name = if is_line { short(&state.state) } else { format!("state {number}") };
+    state.actions.iter().map(move |(action, counts)| {
         let cell = |(count, steps): (&u64, &u64)| {
             let tooltip = format!("{count} of {steps} steps in the state: {}", state.state);
             (*steps > 0).then(|| (*count as f64 / *steps as f64, tooltip))
         };
         HeatmapRow {
-            name: format!("{}: {}", short(&state.state), short(action)),
+            name: format!("{name}: {}", short(action)),
             cells: counts.iter().zip(&state.steps).map(cell).collect(),
         }
     })

@@ -20,6 +20,8 @@ pub struct Figure {
     pub title: String,
     /// SVG document.
     pub svg: String,
+    /// Whether it needs the whole width of a page.
+    pub wide: bool,
 }
 
 /// All figures of a report.
@@ -163,5 +165,5 @@ fn task_set_figures(task_set: &str, results: &[&MethodResult], colours: &Colours
 }
 
 pub(super) fn figure(id: &str, section: &'static str, chart: &Chart<'_>) -> Figure {
-    Figure { id: id.to_owned(), section, title: chart.title.to_owned(), svg: chart::svg(chart) }
+    Figure { id: id.to_owned(), section, title: chart.title.to_owned(), svg: chart::svg(chart), wide: false }
 }

@@ -1,6 +1,7 @@
 //! Heatmaps with a label in every cell, as SVG.
 
 use super::{
+    Figure,
     chart::{WIDTH, escape, svg_header, text},
     interval_estimate::NONE,
 };
@@ -16,7 +17,7 @@ pub(super) struct Heatmap<'a> {
     pub(super) scale: (f64, f64),
     /// Text of a value.
     pub(super) format: fn(f64) -> String,
-    /// Unit of the values, at the colour scale.
+    /// Unit of the values, below the colour scale.
     pub(super) unit: &'a str,
 }
 
@@ -32,17 +33,17 @@ const ROW: f64 = 34.0;
 /// Distance of the first row from the top.
 const TOP: f64 = 76.0;
 
-/// Renders the heatmap to an SVG document.
-pub(super) fn svg(heatmap: &Heatmap<'_>) -> String {
+/// Renders the heatmap to a figure.
+pub(super) fn figure(id: &str, section: &'static str, heatmap: &Heatmap<'_>) -> Figure {
     let label = |names: &mut dyn Iterator<Item = &String>| {
         24.0 + 7.2 * names.map(|name| name.chars().count()).max().unwrap_or(0) as f64
     };
     let left = label(&mut heatmap.rows.iter().map(|row| &row.name));
     let cell = label(&mut heatmap.columns.iter()).max(62.0);
-    let title_width = 32.0 + 9.2 * heatmap.title.chars().count() as f64;
-    let width = (left + cell * heatmap.columns.len() as f64 + 16.0).max(title_width).max(WIDTH);
+    let text_width = 32.0 + 9.2 * heatmap.title.chars().count().max(heatmap.unit.chars().count()) as f64;
+    let width = (left + cell * heatmap.columns.len() as f64 + 16.0).max(text_width).max(WIDTH);
     let bottom = TOP + ROW * heatmap.rows.len() as f64;
-    let mut svg = svg_header(width, bottom + 62.0, heatmap.title);
+    let mut svg = svg_header(width, bottom + 80.0, heatmap.title);
     let at_x = |column: usize| left + cell * column as f64;
     for (i, name) in heatmap.columns.iter().enumerate() {
         text(&mut svg, at_x(i) + cell / 2.0, TOP - 10.0, "middle", "ink", name);
@@ -74,7 +75,7 @@ pub(super) fn svg(heatmap: &Heatmap<'_>) -> String {
     }
     legend(&mut svg, left, bottom + 16.0, heatmap);
     svg.push_str("</svg>\n");
-    svg
+    Figure { id: id.to_owned(), section, title: heatmap.title.to_owned(), svg, wide: width > 1.2 * WIDTH }
 }
 
 /// The colour scale with its range and unit.
@@ -88,7 +89,7 @@ fn legend(svg: &mut String, x: f64, y: f64, heatmap: &Heatmap<'_>) {
     let end = x + 9.0 * STEPS as f64;
     text(svg, x, y + 28.0, "start", "faint", &(heatmap.format)(heatmap.scale.0));
     text(svg, end, y + 28.0, "end", "faint", &(heatmap.format)(heatmap.scale.1));
-    text(svg, end + 14.0, y + 11.0, "start", "faint", heatmap.unit);
+    text(svg, 16.0, y + 50.0, "start", "faint", heatmap.unit);
 }
 
 /// Colour at a fraction of the scale, from pale sand to deep blue.

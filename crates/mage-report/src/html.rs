@@ -91,15 +91,22 @@ fn write_figures(out: &mut String, figures: &[&Figure]) {
     }
     out.push_str("<div class=\"figures\">\n");
     for figure in figures {
-        // A wide figure would be illegible in one of two columns.
-        let class = if figure.section == "actions" { " class=\"wide\"" } else { "" };
+        let class = if figure.wide { " class=\"wide\"" } else { "" };
         let _ = write!(out, "<figure id=\"figure-{}\"{class}>\n{}</figure>\n", escape(&figure.id), figure.svg);
     }
     out.push_str("</div>\n");
 }
 
 fn write_table(out: &mut String, table: &ReportTable) {
-    let (id, is_paper) = (escape(&table.id), |i: usize| table.header[i].ends_with("paper"));
+    let id = escape(&table.id);
+    // Columns of text are left-aligned, columns of numbers right-aligned.
+    let is_number = |cell: &String| cell.starts_with(|c: char| c.is_ascii_digit() || "-≤≈<".contains(c));
+    let class = |i: usize| match table.header[i].ends_with("paper") {
+        true => " class=\"paper\"",
+        false if table.rows.iter().any(|row| is_number(&row[i])) => "",
+        false => " class=\"text\"",
+    };
+    let classes: Vec<&str> = (0..table.header.len()).map(class).collect();
     let _ = write!(
         out,
         "<h3 id=\"table-{id}\">{}</h3>\n<p class=\"note\">{}</p>\n<div class=\"scroll\" tabindex=\"0\" role=\"region\" \
@@ -108,19 +115,14 @@ fn write_table(out: &mut String, table: &ReportTable) {
         escape(&table.caption),
         escape(&table.title)
     );
-    for (i, h) in table.header.iter().enumerate() {
-        let class = if is_paper(i) { " class=\"paper\"" } else { "" };
+    for (h, class) in table.header.iter().zip(&classes) {
         let _ = write!(out, "<th scope=\"col\"{class}>{}</th>", escape(h));
     }
     out.push_str("</tr></thead>\n<tbody>\n");
     for row in &table.rows {
         out.push_str("<tr>");
         for (i, cell) in row.iter().enumerate() {
-            let class = match (is_paper(i), cell == NONE) {
-                (_, true) => " class=\"none\"",
-                (true, _) => " class=\"paper\"",
-                _ => "",
-            };
+            let class = if cell == NONE { " class=\"none\"" } else { classes[i] };
             // Intervals are in small type; several values in a cell are on separate lines.
             let format_value = |text: &str| match text.split_once(" [") {
                 Some((value, rest)) => format!("{} <small>[{}</small>", escape(value), escape(rest)),

@@ -2,7 +2,7 @@
 
 use super::{
     Figure, IntervalEstimate, MethodResult, SliceResult,
-    heatmap::{Heatmap, HeatmapRow, svg},
+    heatmap::{self, Heatmap, HeatmapRow},
 };
 use std::collections::BTreeSet;
 
@@ -54,13 +54,13 @@ pub(super) fn heatmap(task_set: &str, results: &[&MethodResult], all: &[MethodRe
     let row =
         |r: &&MethodResult| HeatmapRow { name: r.name(), cells: names.iter().map(|name| cell(r, name)).collect() };
     let title = format!("{task_set}: {}, by opponent", metric.name);
-    let svg = svg(&Heatmap {
+    let heatmap = Heatmap {
         title: &title,
         columns: names.iter().map(|name| (*name).to_owned()).collect(),
         rows: results.iter().map(row).collect(),
         scale: metric.scale,
         format: metric.format,
         unit: metric.unit,
-    });
-    Some(Figure { id: format!("opponents {task_set}"), section: "opponents", title, svg })
+    };
+    Some(heatmap::figure(&format!("opponents {task_set}"), "opponents", &heatmap))
 }

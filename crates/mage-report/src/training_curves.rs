@@ -1,7 +1,7 @@
 //! Figures of training: evaluation scores and metrics by update. Runs that differ only in their seed are one line.
 
 use super::{
-    Figure, IntervalEstimate, TrainingRun,
+    EvalPoint, Figure, IntervalEstimate, TrainingRun,
     chart::{Chart, LineStyle, PlotPoint, Series},
     figure::{Colours, figure},
     training_run::MetricByUpdate,
@@ -56,45 +56,59 @@ const METRICS: [Metric; 6] = [
 const RETURN: Metric = metric("return", "", "return of training episodes", "return");
 const TIME: Metric = metric("time", "", "time of an update", "seconds");
 
-/// Lines of runs by label, in its order; without points if no run has the values.
+/// A line of several runs and its band.
+const RANGE: &str = "seeds, mean and range";
+
+/// Lines of runs by label, in its order. `seeds` describes what a line of several runs is, after their number.
 fn lines<'r>(
     runs: &[&'r TrainingRun],
     colours: &Colours,
+    seeds: &str,
     points_of: impl Fn(&[&'r TrainingRun]) -> Vec<PlotPoint>,
 ) -> Vec<Series> {
     let labels: BTreeSet<&String> = runs.iter().map(|r| &r.label).collect();
     let line = |label: &String| {
         let same: Vec<&TrainingRun> = runs.iter().copied().filter(|r| r.label == *label).collect();
-        let seeds = if same.len() > 1 { format!(" ({} seeds)", same.len()) } else { String::new() };
+        let seeds = if same.len() > 1 { format!(" ({} {seeds})", same.len()) } else { String::new() };
         let style = LineStyle::Measured(colours.of_run(label));
         Series { name: format!("{label}{seeds}"), style, points: points_of(&same) }
     };
     labels.into_iter().map(line).filter(|line| !line.points.is_empty()).collect()
 }
 
-/// Points of values by update, each with its standard error. The interval of several runs is that of their mean.
-fn points(values: impl Iterator<Item = (u64, f64, Option<f64>)>) -> Vec<PlotPoint> {
-    let mut by_update: BTreeMap<u64, Vec<(f64, Option<f64>)>> = BTreeMap::new();
-    values.for_each(|(update, value, se)| by_update.entry(update).or_default().push((value, se)));
-    let point = |(update, values): (u64, Vec<(f64, Option<f64>)>)| match values.as_slice() {
-        [(value, se)] => (update as f64, *value, se.map(|se| (value - 1.96 * se, value + 1.96 * se))),
-        several => {
-            let estimate = IntervalEstimate::from(&MeanEstimate::of(several.iter().map(|(value, _)| *value)));
-            (update as f64, estimate.value.unwrap_or_default(), estimate.interval)
-        }
+/// Points of a metric of `metrics.jsonl`: the mean of the runs and their range. An interval of the mean of few noisy values
+/// would be many times wider than the curve is high.
+fn metric_points(runs: &[&TrainingRun], key: &str) -> Vec<PlotPoint> {
+    let mut by_update: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
+    for (update, value) in runs.iter().filter_map(|run| run.metrics.get(key)).flatten() {
+        by_update.entry(*update).or_default().push(*value);
+    }
+    let point = |(update, values): (u64, Vec<f64>)| {
+        let range = values.iter().fold((f64::MAX, f64::MIN), |(low, high), v| (low.min(*v), high.max(*v)));
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        (update as f64, mean, (values.len() > 1).then_some(range))
     };
     by_update.into_iter().map(point).collect()
 }
 
-/// Points of a metric of `metrics.jsonl`.
-fn metric_points(runs: &[&TrainingRun], key: &str) -> Vec<PlotPoint> {
-    let by_update = runs.iter().filter_map(|run| run.metrics.get(key)).flatten();
-    points(by_update.map(|(update, value)| (*update, *value, None)))
+/// Scores of evaluations with their intervals. The interval of several runs is that of their mean.
+fn score_points(runs: &[&TrainingRun]) -> Vec<PlotPoint> {
+    let mut by_update: BTreeMap<u64, Vec<&EvalPoint>> = BTreeMap::new();
+    runs.iter().flat_map(|run| &run.eval_curve).for_each(|p| by_update.entry(p.update).or_default().push(p));
+    let point = |(update, points): (u64, Vec<&EvalPoint>)| {
+        let estimate = match points.as_slice() {
+            [point] => point.estimate(),
+            several => MeanEstimate::of(several.iter().map(|point| point.score)),
+        };
+        let IntervalEstimate { value, interval, .. } = IntervalEstimate::from(&estimate);
+        (update as f64, value.unwrap_or_default(), interval)
+    };
+    by_update.into_iter().map(point).collect()
 }
 
 /// One figure of a metric with a line per label.
 fn metric_curves(env: &str, metric: &Metric, runs: &[&TrainingRun], colours: &Colours) -> Option<Figure> {
-    let series = lines(runs, colours, |runs| metric_points(runs, metric.key));
+    let series = lines(runs, colours, RANGE, |runs| metric_points(runs, metric.key));
     chart(env, metric, metric.title, &series)
 }
 
@@ -121,11 +135,12 @@ fn curves_by_part(
             points: metric_points(runs, key),
         };
         let series: Vec<Series> = parts.iter().enumerate().map(part).filter(|line| !line.points.is_empty()).collect();
-        return chart(env, metric, &format!("{} by update", metric.title), &series).into_iter().collect();
+        let seeds = if runs.len() > 1 { format!(", {} {RANGE}", runs.len()) } else { String::new() };
+        return chart(env, metric, &format!("{} by update{seeds}", metric.title), &series).into_iter().collect();
     }
     let figure = |(name, key): &(String, String)| {
-        let series = lines(runs, colours, |runs| metric_points(runs, key));
-        let figure = chart(env, metric, &format!("{}: {name}", metric.title), &series)?;
+        let series = lines(runs, colours, RANGE, |runs| metric_points(runs, key));
+        let figure = chart(env, metric, &format!("{}, {name}", metric.title), &series)?;
         Some(Figure { id: format!("{} {env} {name}", metric.id), ..figure })
     };
     parts.iter().filter_map(figure).collect()
@@ -153,9 +168,7 @@ fn time_parts(runs: &[&TrainingRun]) -> Vec<(String, String)> {
 
 /// Score of the last episode by update, of runs with one population, whose hash is given if there are several.
 fn learning_curves(env: &str, population: Option<&str>, runs: &[&TrainingRun], colours: &Colours) -> Option<Figure> {
-    let mut series = lines(runs, colours, |runs| {
-        points(runs.iter().flat_map(|run| &run.eval_curve).map(|p| (p.update, p.score, Some(p.se))))
-    });
+    let mut series = lines(runs, colours, "seeds", score_points);
     let last = series.iter().flat_map(|s| &s.points).map(|p| p.0).fold(f64::NAN, f64::max);
     if !last.is_finite() {
         return None;

@@ -108,7 +108,7 @@ fn states_and_actions_are_counted_by_episode() {
     let figure = figures.iter().find(|f| f.section == "actions").unwrap();
     assert!(figure.svg.contains(">state 0: PASS</text>") && figure.svg.contains(">75 %</text>"), "{}", figure.svg);
     assert!(figure.svg.contains("ep. 1: 3 of 4 steps in the state: state 0</title>"), "{}", figure.svg);
-    assert!(figure.title.contains("100 % of its steps"), "{}", figure.title);
+    assert!(figure.svg.contains("these states have 100 % of all steps</text>"), "{}", figure.svg);
 }
 
 #[test]
@@ -120,4 +120,17 @@ fn a_scripted_agent_does_not_represent_a_prompt_method() {
     assert_eq!(one.rows.iter().find(|r| r[0] == "Reflexion").unwrap()[3], "—");
     let scripted = one.rows.iter().find(|r| r[0] == "bayes").unwrap();
     assert_eq!(scripted[1], "scripted");
+}
+
+#[test]
+fn drawings_of_states_are_numbered_and_texts_are_shortened() {
+    let mut records = four_records();
+    for turn in records.iter_mut().flat_map(|r| &mut r.episodes).flat_map(|e| &mut e.turns) {
+        let text = if turn.anchor.0 == "state 0" { "###\n#P#\n###".to_owned() } else { "long ".repeat(20) };
+        turn.anchor = mage_env::Anchor(text);
+    }
+    let figures = figures(&report_of(&records, None));
+    let svg = &figures.iter().find(|f| f.section == "actions").unwrap().svg;
+    assert!(svg.contains(">state 1: PASS</text>") && svg.contains("in the state: ###\n#P#\n###</title>"), "{svg}");
+    assert!(svg.contains(">long long long long long long long l…: BET</text>"), "{svg}");
 }

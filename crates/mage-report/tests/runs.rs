@@ -172,4 +172,18 @@ fn metrics_of_training_are_drawn_if_the_run_has_them() {
     let (one, two) = ("MAGE, one: optim.learning_rate 0.0001", "MAGE, two: optim.learning_rate 0.02");
     assert!(both[0].svg.contains(&format!(">{one}</text>")) && both[0].svg.contains(&format!(">{two}</text>")));
     assert!(!both[2].svg.contains(one) && both[2].svg.contains(two), "only one run has the metric");
+    // Runs that differ in the seed are one line.
+    let three = dir.path().join("three");
+    write_run(&three, 1e-4, 1, "aggressive");
+    write_metrics(&three, "");
+    let text = fs::read_to_string(three.join("metrics.jsonl")).unwrap();
+    fs::write(three.join("metrics.jsonl"), text.replace(":1.2", ":1.4")).unwrap();
+    let seeds = training(&[&dir.path().join("one"), &three]);
+    assert_eq!(ids(&seeds), ids(&single));
+    assert!(
+        seeds[1].svg.contains("MAGE (2 seeds, mean and range), updates 2: 1.300 [1.200, 1.400]"),
+        "{}",
+        seeds[1].svg
+    );
+    assert!(seeds[2].title.ends_with("by update, 2 seeds, mean and range"), "{}", seeds[2].title);
 }

@@ -75,10 +75,9 @@ fn how_to_evaluate(runs: &[&TrainingRun]) -> Option<String> {
     let noun = if runs.len() == 1 { "run" } else { "runs" };
     let path = |end: &str| shell_quote(Path::new(&format!("{}{end}", first.path)));
     Some(format!(
-        "Table 1 lacks {} {noun} without an evaluation on the paper's task set. For {}: mage eval --preset {} {} \
+        "Table 1 lacks {} {noun} without an evaluation on the paper's task set. For example: mage eval --preset {} {} \
          --tasks 128 --episodes 10 --early-stop --trajectories {} --summary {}, then add these files to the report",
         runs.len(),
-        first.label,
         first.env,
         path(""),
         path(".jsonl"),
