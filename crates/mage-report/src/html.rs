@@ -102,9 +102,9 @@ fn write_table(out: &mut String, table: &ReportTable) {
     // Columns of text are left-aligned, columns of numbers right-aligned.
     let is_number = |cell: &String| cell.starts_with(|c: char| c.is_ascii_digit() || "-≤≈<".contains(c));
     let class = |i: usize| match table.header[i].ends_with("paper") {
-        true => " class=\"paper\"",
-        false if table.rows.iter().any(|row| is_number(&row[i])) => "",
-        false => " class=\"text\"",
+        true => "paper",
+        false if table.rows.iter().any(|row| is_number(&row[i])) => "number",
+        false => "text",
     };
     let classes: Vec<&str> = (0..table.header.len()).map(class).collect();
     let _ = write!(
@@ -116,13 +116,13 @@ fn write_table(out: &mut String, table: &ReportTable) {
         escape(&table.title)
     );
     for (h, class) in table.header.iter().zip(&classes) {
-        let _ = write!(out, "<th scope=\"col\"{class}>{}</th>", escape(h));
+        let _ = write!(out, "<th scope=\"col\" class=\"{class}\">{}</th>", escape(h));
     }
     out.push_str("</tr></thead>\n<tbody>\n");
     for row in &table.rows {
         out.push_str("<tr>");
         for (i, cell) in row.iter().enumerate() {
-            let class = if cell == NONE { " class=\"none\"" } else { classes[i] };
+            let class = format!("{}{}", classes[i], if cell == NONE { " none" } else { "" });
             // Intervals are in small type; several values in a cell are on separate lines.
             let format_value = |text: &str| match text.split_once(" [") {
                 Some((value, rest)) => format!("{} <small>[{}</small>", escape(value), escape(rest)),
@@ -131,7 +131,7 @@ fn write_table(out: &mut String, table: &ReportTable) {
             let html = cell.split("; ").map(format_value).collect::<Vec<_>>().join("<br>");
             let _ = match i {
                 0 => write!(out, "<th scope=\"row\">{html}</th>"),
-                _ => write!(out, "<td{class}>{html}</td>"),
+                _ => write!(out, "<td class=\"{class}\">{html}</td>"),
             };
         }
         out.push_str("</tr>\n");
