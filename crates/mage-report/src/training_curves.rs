@@ -1,12 +1,11 @@
 //! Figures of training: evaluation scores and metrics by update. Runs that differ only in their seed are one line.
 
 use super::{
-    EvalPoint, Figure, IntervalEstimate, TrainingRun,
+    Figure, IntervalEstimate, TrainingRun,
     chart::{Chart, LineStyle, PlotPoint, Series},
     figure::{Colours, figure},
     training_run::MetricByUpdate,
 };
-use mage_core::MeanEstimate;
 use mage_env::Hash;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -56,59 +55,50 @@ const METRICS: [Metric; 6] = [
 const RETURN: Metric = metric("return", "", "return of training episodes", "return");
 const TIME: Metric = metric("time", "", "time of an update", "seconds");
 
-/// A line of several runs and its band.
+/// What a line of several runs and its band are.
 const RANGE: &str = "seeds, mean and range";
 
-/// Lines of runs by label, in its order. `seeds` describes what a line of several runs is, after their number.
+/// Lines of runs by label, in its order.
 fn lines<'r>(
     runs: &[&'r TrainingRun],
     colours: &Colours,
-    seeds: &str,
     points_of: impl Fn(&[&'r TrainingRun]) -> Vec<PlotPoint>,
 ) -> Vec<Series> {
     let labels: BTreeSet<&String> = runs.iter().map(|r| &r.label).collect();
     let line = |label: &String| {
         let same: Vec<&TrainingRun> = runs.iter().copied().filter(|r| r.label == *label).collect();
-        let seeds = if same.len() > 1 { format!(" ({} {seeds})", same.len()) } else { String::new() };
+        let seeds = if same.len() > 1 { format!(" ({} {RANGE})", same.len()) } else { String::new() };
         let style = LineStyle::Measured(colours.of_run(label));
         Series { name: format!("{label}{seeds}"), style, points: points_of(&same) }
     };
     labels.into_iter().map(line).filter(|line| !line.points.is_empty()).collect()
 }
 
-/// Points of a metric of `metrics.jsonl`: the mean of the runs and their range. An interval of the mean of few noisy values
-/// would be many times wider than the curve is high.
-fn metric_points(runs: &[&TrainingRun], key: &str) -> Vec<PlotPoint> {
-    let mut by_update: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
-    for (update, value) in runs.iter().filter_map(|run| run.metrics.get(key)).flatten() {
-        by_update.entry(*update).or_default().push(*value);
-    }
-    let point = |(update, values): (u64, Vec<f64>)| {
-        let range = values.iter().fold((f64::MAX, f64::MIN), |(low, high), v| (low.min(*v), high.max(*v)));
-        let mean = values.iter().sum::<f64>() / values.len() as f64;
-        (update as f64, mean, (values.len() > 1).then_some(range))
+/// Points of values by update, each with its interval: of several runs their mean and their range. An interval of the mean
+/// of few runs would be many times wider than the curve is high.
+fn points(values: impl Iterator<Item = PlotPoint>) -> Vec<PlotPoint> {
+    let mut by_update: BTreeMap<u64, Vec<PlotPoint>> = BTreeMap::new();
+    values.for_each(|point| by_update.entry(point.0 as u64).or_default().push(point));
+    let mean = |points: Vec<PlotPoint>| {
+        if let [point] = points.as_slice() {
+            return *point;
+        }
+        let values = points.iter().map(|point| point.1);
+        let range = values.clone().fold((f64::MAX, f64::MIN), |(low, high), v| (low.min(v), high.max(v)));
+        (points[0].0, values.sum::<f64>() / points.len() as f64, Some(range))
     };
-    by_update.into_iter().map(point).collect()
+    by_update.into_values().map(mean).collect()
 }
 
-/// Scores of evaluations with their intervals. The interval of several runs is that of their mean.
-fn score_points(runs: &[&TrainingRun]) -> Vec<PlotPoint> {
-    let mut by_update: BTreeMap<u64, Vec<&EvalPoint>> = BTreeMap::new();
-    runs.iter().flat_map(|run| &run.eval_curve).for_each(|p| by_update.entry(p.update).or_default().push(p));
-    let point = |(update, points): (u64, Vec<&EvalPoint>)| {
-        let estimate = match points.as_slice() {
-            [point] => point.estimate(),
-            several => MeanEstimate::of(several.iter().map(|point| point.score)),
-        };
-        let IntervalEstimate { value, interval, .. } = IntervalEstimate::from(&estimate);
-        (update as f64, value.unwrap_or_default(), interval)
-    };
-    by_update.into_iter().map(point).collect()
+/// Points of a metric of `metrics.jsonl`.
+fn metric_points(runs: &[&TrainingRun], key: &str) -> Vec<PlotPoint> {
+    let by_update = runs.iter().filter_map(|run| run.metrics.get(key)).flatten();
+    points(by_update.map(|(update, value)| (*update as f64, *value, None)))
 }
 
 /// One figure of a metric with a line per label.
 fn metric_curves(env: &str, metric: &Metric, runs: &[&TrainingRun], colours: &Colours) -> Option<Figure> {
-    let series = lines(runs, colours, RANGE, |runs| metric_points(runs, metric.key));
+    let series = lines(runs, colours, |runs| metric_points(runs, metric.key));
     chart(env, metric, metric.title, &series)
 }
 
@@ -139,7 +129,7 @@ fn curves_by_part(
         return chart(env, metric, &format!("{} by update{seeds}", metric.title), &series).into_iter().collect();
     }
     let figure = |(name, key): &(String, String)| {
-        let series = lines(runs, colours, RANGE, |runs| metric_points(runs, key));
+        let series = lines(runs, colours, |runs| metric_points(runs, key));
         let figure = chart(env, metric, &format!("{}, {name}", metric.title), &series)?;
         Some(Figure { id: format!("{} {env} {name}", metric.id), ..figure })
     };
@@ -168,7 +158,12 @@ fn time_parts(runs: &[&TrainingRun]) -> Vec<(String, String)> {
 
 /// Score of the last episode by update, of runs with one population, whose hash is given if there are several.
 fn learning_curves(env: &str, population: Option<&str>, runs: &[&TrainingRun], colours: &Colours) -> Option<Figure> {
-    let mut series = lines(runs, colours, "seeds", score_points);
+    let mut series = lines(runs, colours, |runs| {
+        points(runs.iter().flat_map(|run| &run.eval_curve).map(|p| {
+            let interval = IntervalEstimate::from(&p.estimate()).interval;
+            (p.update as f64, p.score, interval)
+        }))
+    });
     let last = series.iter().flat_map(|s| &s.points).map(|p| p.0).fold(f64::NAN, f64::max);
     if !last.is_finite() {
         return None;

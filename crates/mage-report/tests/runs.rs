@@ -53,7 +53,7 @@ fn runs_are_pooled_only_if_they_differ_in_nothing_but_the_seed() {
     let report = load_report(&[dir.path().to_owned()], ReportLimits::default()).unwrap();
     let figures = learning_figures(&report);
     let [figure] = figures.as_slice() else { panic!("expected one figure, not {}", figures.len()) };
-    assert!(figure.svg.contains("MAGE, slow: optim.learning_rate 0.0001 (2 seeds)"), "{}", figure.svg);
+    assert!(figure.svg.contains("MAGE, slow: optim.learning_rate 0.0001 (2 seeds, mean and range)"), "{}", figure.svg);
     assert!(figure.svg.contains("MAGE, fast: optim.learning_rate 0.02<"), "{}", figure.svg);
     let table = table(&report, "overview-runs").unwrap();
     let paths: Vec<&String> = table.rows.iter().map(|row| &row[0]).collect();
