@@ -104,6 +104,7 @@ fn write_table(out: &mut String, table: &ReportTable) {
     let class = |i: usize| match table.header[i].ends_with("paper") {
         true => "paper",
         false if table.rows.iter().any(|row| is_number(&row[i])) => "number",
+        false if table.rows.iter().all(|row| row[i] == NONE) => "number",
         false => "text",
     };
     let classes: Vec<&str> = (0..table.header.len()).map(class).collect();
