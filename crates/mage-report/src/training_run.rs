@@ -84,7 +84,7 @@ impl EvalPoint {
     /// The score with a 95 % interval.
     pub fn estimate(&self) -> MeanEstimate {
         let half = 1.96 * self.se;
-        let interval = (half > 0.0).then(|| ConfidenceInterval { low: self.score - half, high: self.score + half });
+        let interval = (half > 0.0).then_some(ConfidenceInterval { low: self.score - half, high: self.score + half });
         MeanEstimate { count: 0, mean: Some(self.score), se: Some(self.se), interval }
     }
 }

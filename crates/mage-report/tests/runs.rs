@@ -150,7 +150,7 @@ fn metrics_of_training_are_drawn_if_the_run_has_them() {
     write_run(&one, 1e-4, 0, "aggressive");
     write_metrics(&one, "");
     let training = |paths: &[&Path]| -> Vec<Figure> {
-        let paths: Vec<_> = paths.iter().map(|p| p.to_path_buf()).collect();
+        let paths: Vec<_> = paths.iter().copied().map(Path::to_path_buf).collect();
         figures(&load_report(&paths, ReportLimits::default()).unwrap())
     };
     let ids = |figures: &[Figure]| figures.iter().map(|f| f.id.clone()).collect::<Vec<_>>();
