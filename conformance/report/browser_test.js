@@ -11,60 +11,69 @@ const testPage = async (browser, scheme, width, height) => {
   page.on("console", (m) => { if (m.type() === "error") errors.push(m.text()); });
   page.on("request", (r) => { if (!r.url().startsWith("file:")) errors.push("network request: " + r.url()); });
   await page.goto("file://" + file);
-  const shot = (name) => page.screenshot({ path: `${shots}/${scheme}-${width}-${name}.png` });
-  const tabs = await page.locator("[role=tab]").all();
-  assert.ok(tabs.length >= 5, `only ${tabs.length} sections have content`);
-  for (const tab of tabs) {
-    await tab.click();
-    const part = await tab.getAttribute("aria-controls");
-    assert.equal(await page.locator("[role=tabpanel]:visible").count(), 1, "exactly one tab panel is visible");
-    assert.ok(await page.locator("#" + part).isVisible());
-    const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
-    assert.ok(wide <= 0, `${part} overflows the window by ${wide} pixels`);
-    await page.waitForTimeout(150);
-    await shot(part);
-    if (part === "table" && width >= 1280) {
-      const beyond = await page.locator(".of-table-1").evaluate((t) => t.scrollWidth - t.parentElement.clientWidth);
-      assert.ok(beyond <= 0, `Table 1 is ${beyond} pixels wider than its frame`);
-    }
-    if (part === "actions") {
-      const clipped = await page.locator("#actions-canvas").getAttribute("data-clipped");
-      assert.equal(clipped, "0", "all labels lie within the figure");
-    }
+  const shot = (name, fullPage) => page.screenshot({ path: `${shots}/${scheme}-${width}-${name}.png`, fullPage });
+  await shot("page", true);
+  const overflow = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+  assert.ok(overflow <= 0, `the page overflows the window by ${overflow} pixels`);
+
+  // Every section has content, and its link leads to it, below the bar.
+  const hash = () => page.evaluate(() => location.hash);
+  const links = await page.locator("nav a").all();
+  const sections = await page.locator("section").evaluateAll((all) => all.map((s) => s.id));
+  assert.equal(links.length, sections.length);
+  assert.equal(sections[0], "overview");
+  assert.ok(sections.length >= 7, `only ${sections} have content`);
+  for (const [i, link] of links.entries()) {
+    const id = sections[i];
+    assert.ok(await page.locator(`#${id} :is(figure, tbody tr, details)`).count(), `${id} is empty`);
+    await link.click();
+    assert.equal(await hash(), "#" + id);
+    const [top, bar] = await page.evaluate((id) =>
+      [document.querySelector(`#${id} h2`), document.querySelector("nav")].map((e) => e.getBoundingClientRect()).map((r, i) => i ? r.bottom : r.top), id);
+    assert.ok(top >= bar && top < height, `the title of ${id} is at ${top}, the bar ends at ${bar}`);
+    await shot(id);
   }
-  // A tab opened while scrolled down starts below the tab bar, not behind it.
-  await page.click("#tab-curves");
-  await page.evaluate(() => scrollTo(0, document.body.scrollHeight));
-  await page.click("#tab-transcripts");
-  const below = await page.evaluate(() =>
-    document.querySelector("#transcripts label").getBoundingClientRect().top - document.querySelector("nav").getBoundingClientRect().bottom);
-  assert.ok(below >= 0, `the filters start ${-below} pixels behind the tab bar`);
+  // Back returns to the section before, and an address with a fragment leads to its figure.
+  await page.goBack();
+  assert.equal(await hash(), "#" + sections.at(-2));
+  const figure = await page.locator("figure").last().getAttribute("id");
+  await page.evaluate((id) => (location.hash = id), figure);
+  await page.waitForFunction((id) => document.getElementById(id).getBoundingClientRect().top < innerHeight, figure);
 
-  await page.locator("#tab-transcripts").press("ArrowLeft");
-  assert.ok(await page.locator("#actions").isVisible(), "arrow keys change tabs");
-  const canvas = page.locator("#actions-canvas");
-  await page.waitForFunction(() => document.getElementById("actions-canvas").dataset.view);
-  const view = () => page.waitForTimeout(80).then(() => canvas.getAttribute("data-view"));
-  const drawn = () => canvas.evaluate((c) => c.toDataURL().length);
-  const [before, picture] = [await view(), await drawn()];
-  const box = await canvas.boundingBox();
-  await page.mouse.move(box.x + box.width / 2, box.y + 60);
-  await page.mouse.down();
-  await page.mouse.move(box.x + box.width / 2 + 90, box.y + 90, { steps: 4 });
-  await page.mouse.up();
-  const dragged = await view();
-  assert.notEqual(dragged, before, "dragging rotates the figure");
-  assert.notEqual(await drawn(), picture, "rotation redraws the figure");
-  await canvas.press("ArrowRight");
-  await canvas.press("+");
-  assert.notEqual(await view(), dragged, "keys rotate the figure");
-  await shot("actions-rotated");
-  const spheres = Number(await canvas.getAttribute("data-spheres"));
-  await page.locator("#actions-until").fill("1");
-  await view();
-  assert.ok(Number(await canvas.getAttribute("data-spheres")) < spheres, "fewer episodes show fewer spheres");
+  // Tables: a header sorts by mouse and keyboard, numbers as numbers.
+  const table = page.locator("#overview table").last();
+  const column = async (n) => table.locator(`tbody tr > :nth-child(${n + 1})`).allTextContents();
+  const names = await table.locator("thead th").allTextContents();
+  const [gain, source] = ["gain", "file"].map((name) => names.indexOf(name)), numbers = (cells) => cells.filter((c) => c !== "—").map(parseFloat);
+  const header = table.locator("thead button").nth(gain);
+  await header.click();
+  const ascending = await column(gain);
+  assert.deepEqual(numbers(ascending), numbers(ascending).toSorted((a, b) => a - b));
+  assert.ok(new Set(numbers(ascending)).size > 1, "there is something to sort");
+  assert.equal(await table.locator("thead th").nth(gain).getAttribute("aria-sort"), "ascending");
+  await header.press("Enter");
+  const descending = await column(gain);
+  assert.deepEqual(numbers(descending), numbers(ascending).toReversed());
+  assert.equal(descending.indexOf("—"), ascending.indexOf("—"), "missing values come last");
+  await table.locator("thead button").nth(source).click();
+  const files = await column(source);
+  assert.deepEqual(files, files.toSorted((a, b) => a.localeCompare(b, "en", { numeric: true })));
 
-  await page.click("#tab-transcripts");
+  // Tables that are wider than their frame scroll by keyboard and show a shadow until the end.
+  const wide = page.locator("#curves .scroll").first();
+  const excess = await wide.evaluate((e) => e.scrollWidth - e.clientWidth);
+  assert.ok(excess > 0, "the table of a task set is wide");
+  await wide.scrollIntoViewIfNeeded();
+  await shot("wide-start");
+  await wide.press("ArrowRight");
+  await page.waitForFunction((e) => e.scrollLeft > 0, await wide.elementHandle());
+  await wide.evaluate((e) => (e.scrollLeft = e.scrollWidth));
+  await shot("wide-end");
+  if (width >= 1280) {
+    const beyond = await page.locator(".of-table-1").evaluate((t) => t.scrollWidth - t.parentElement.clientWidth);
+    assert.ok(beyond <= 0, `Table 1 is ${beyond} pixels wider than its frame`);
+  }
+
   const count = async () => Number((await page.locator("#t-count").textContent()).split(" ")[0]);
   const all = await count();
   await page.selectOption("#t-won", "won");
@@ -77,6 +86,10 @@ const testPage = async (browser, scheme, width, height) => {
   await page.selectOption("#t-seed", seeds[1]);
   assert.ok((await count()) < all, "the seed filter selects transcripts");
   await page.selectOption("#t-seed", "");
+  await page.selectOption("#t-task-set", "training");
+  const training = await page.locator("summary .description").allTextContents();
+  assert.ok(training.length && training.every((t) => /training, update [0-9]+ /.test(t)), `updates: ${training[0]}`);
+  await page.selectOption("#t-task-set", "");
   await page.fill("#t-text", "text that no transcript contains");
   assert.equal(await count(), 0);
   await page.fill("#t-text", "");
@@ -91,10 +104,10 @@ const testPage = async (browser, scheme, width, height) => {
 (async () => {
   const browser = await chromium.launch({ executablePath, args: ["--no-sandbox"] });
   try {
-    await testPage(browser, "light", 1280, 900);
-    await testPage(browser, "dark", 1280, 900);
-    await testPage(browser, "light", 390, 844);
-    console.log("passed: tabs, rotation, filters; light, dark and narrow");
+    await testPage(browser, "light", 1300, 900);
+    await testPage(browser, "dark", 1300, 900);
+    await testPage(browser, "light", 400, 844);
+    console.log("passed: navigation, sorting, scrolling, filters; light, dark and narrow");
   } finally {
     await browser.close();
   }

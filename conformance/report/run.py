@@ -4,8 +4,8 @@
     conformance/report/run.py [--mage PROGRAM] [--report report.html] [--shots FOLDER]
 
 Runs a small sweep and creates its report (or uses an existing one). Opens the page from disk in Chromium, light, dark and at the
-width of a phone: switches tabs by mouse and keyboard, rotates the 3D figure by drag and keyboard, filters and opens transcripts,
-and takes a screenshot of every tab. The page must not log errors, make network requests, or overflow the window.
+width of a phone: follows its links and goes back, sorts and scrolls tables by mouse and keyboard, filters and opens transcripts, and
+takes screenshots of every section. The page must not log errors, make network requests, or overflow the window.
 
 Needs Chromium (Debian: apt-get install chromium) and node with npm, which installs playwright-core into a temporary folder. Prints
 SKIPPED and exits with 0 if one of them is missing.

@@ -1,6 +1,6 @@
 //! The report as CSV: one value per line, in long format.
 
-use super::{CeilingCurves, IntervalEstimate, MethodResult, Report, SliceResult, paper_results};
+use super::{CeilingCurves, IntervalEstimate, MethodResult, Report, SliceResult, paper_results, text::single_line};
 use std::fmt::Write;
 
 /// All values of the report's tables and figures.
@@ -108,13 +108,15 @@ fn line(out: &mut String, key: &CsvKey<'_>, episode: u32, metric: &str, estimate
     let _ = writeln!(out, "{fields},{episode},{metric},{value},{low},{high},{},{hash}", estimate.n);
 }
 
-/// Quotes a field as in RFC 4180. Text that a spreadsheet would read as a formula gets a leading apostrophe.
+/// Quotes a field as in RFC 4180, without line breaks and control characters. Text that a spreadsheet would read as a
+/// formula gets a leading apostrophe.
 fn quote(text: &str) -> String {
-    let text = match text.starts_with(['=', '+', '-', '@']) {
+    let text = single_line(text);
+    let text = match text.trim_start().starts_with(['=', '+', '-', '@']) {
         true => format!("'{text}"),
-        false => text.to_owned(),
+        false => text,
     };
-    match text.contains([',', '"', '\n', '\r']) {
+    match text.contains([',', '"']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
         false => text,
     }
@@ -128,6 +130,10 @@ mod tests {
     fn separators_and_formulas_are_quoted() {
         assert_eq!(quote("plain"), "plain");
         assert_eq!(quote("a, \"b\""), "\"a, \"\"b\"\"\"");
-        assert_eq!(quote("=cmd()"), "'=cmd()");
+        for formula in ["=cmd()", "+1", "-1", "@SUM(1)", " =1"] {
+            assert_eq!(quote(formula), format!("'{formula}"));
+        }
+        assert_eq!(quote("\u{1b}=1\u{0}\u{9b}"), "'=1", "control characters do not hide a formula");
+        assert_eq!(quote("\t=1\n2"), "' =1 2");
     }
 }

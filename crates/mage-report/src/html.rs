@@ -10,14 +10,15 @@ use std::fmt::Write;
 const STYLE: &str = include_str!("page/page.css");
 const SCRIPT: &str = include_str!("page/page.js");
 
-/// Sections of the page: id, title of the tab. A section without content is left out.
-const SECTIONS: [(&str, &str); 7] = [
-    ("table", "Table 1"),
-    ("curves", "Curves"),
-    ("learning", "Learning"),
+/// Sections of the page: id, title. A section without content is left out.
+const SECTIONS: [(&str, &str); 8] = [
+    ("overview", "Overview"),
+    ("paper", "Table 1"),
+    ("training", "Training"),
+    ("curves", "Evaluation"),
     ("ablations", "Ablations"),
     ("opponents", "Opponents"),
-    ("actions", "States & actions"),
+    ("actions", "Actions"),
     ("transcripts", "Transcripts"),
 ];
 
@@ -33,7 +34,7 @@ pub fn html(report: &Report, tables: &[ReportTable], figures: &[Figure]) -> Stri
     let meta_episodes: u64 = report.results.iter().map(|e| e.meta_episodes).sum();
     let _ = write!(
         out,
-        "<header>\n<h1>mage report</h1>\n<p>{} on {}, {}; {}.</p>\n</header>\n<nav role=\"tablist\" aria-label=\"Sections of the report\">\n",
+        "<header>\n<h1>mage report</h1>\n<p>{} on {}, {}; {}.</p>\n</header>\n<nav aria-label=\"Sections of the report\">\n",
         count(report.results.len(), "result"),
         count(num_task_sets(report), "task set"),
         count(meta_episodes as usize, "meta-episode"),
@@ -42,21 +43,11 @@ pub fn html(report: &Report, tables: &[ReportTable], figures: &[Figure]) -> Stri
     let bodies = SECTIONS.map(|(id, name)| (id, name, section_body(id, report, tables, figures)));
     let sections = || bodies.iter().filter(|(.., body)| !body.is_empty());
     for (id, name, _) in sections() {
-        let _ = writeln!(
-            out,
-            "<button type=\"button\" role=\"tab\" id=\"tab-{id}\" aria-controls=\"{id}\" aria-selected=\"false\">{}</button>",
-            escape(name)
-        );
+        let _ = writeln!(out, "<a href=\"#{id}\">{name}</a>");
     }
     out.push_str("</nav>\n<main>\n");
     for (id, name, body) in sections() {
-        let _ = write!(
-            out,
-            "<section role=\"tabpanel\" id=\"{id}\" aria-labelledby=\"tab-{id}\" tabindex=\"-1\">\n<h2>{}</h2>\n",
-            escape(name)
-        );
-        out.push_str(body);
-        out.push_str("</section>\n");
+        let _ = write!(out, "<section id=\"{id}\">\n<h2>{name}</h2>\n{body}</section>\n");
     }
     if sections().next().is_none() {
         out.push_str("<p>No training runs and no evaluations.</p>\n");
@@ -75,15 +66,13 @@ pub fn html(report: &Report, tables: &[ReportTable], figures: &[Figure]) -> Stri
     out
 }
 
-/// Figures, tables and interactive views of a section.
+/// Figures, tables and transcripts of a section.
 fn section_body(id: &str, report: &Report, tables: &[ReportTable], figures: &[Figure]) -> String {
     let mut out = String::new();
     write_figures(&mut out, &figures.iter().filter(|f| f.section == id).collect::<Vec<_>>());
     tables.iter().filter(|t| t.section == id && !t.rows.is_empty()).for_each(|t| write_table(&mut out, t));
-    match id {
-        "actions" if report.results.iter().any(|r| !r.actions.points.is_empty()) => out.push_str(ACTIONS),
-        "transcripts" if !report.transcripts.is_empty() => out.push_str(TRANSCRIPTS),
-        _ => {}
+    if id == "transcripts" && !report.transcripts.is_empty() {
+        out.push_str(TRANSCRIPTS);
     }
     out
 }
@@ -102,13 +91,23 @@ fn write_figures(out: &mut String, figures: &[&Figure]) {
     }
     out.push_str("<div class=\"figures\">\n");
     for figure in figures {
-        let _ = write!(out, "<figure id=\"{}\">\n{}</figure>\n", escape(&figure.id), figure.svg);
+        let class = if figure.wide { " class=\"wide\"" } else { "" };
+        let _ = write!(out, "<figure id=\"figure-{}\"{class}>\n{}</figure>\n", escape(&figure.id), figure.svg);
     }
     out.push_str("</div>\n");
 }
 
 fn write_table(out: &mut String, table: &ReportTable) {
-    let (id, is_paper) = (escape(&table.id), |i: usize| table.header[i].ends_with("paper"));
+    let id = escape(&table.id);
+    // Columns of text are left-aligned, columns of numbers right-aligned.
+    let is_number = |cell: &String| cell.starts_with(|c: char| c.is_ascii_digit() || "-≤≈<".contains(c));
+    let class = |i: usize| match table.header[i].ends_with("paper") {
+        true => "paper",
+        false if table.rows.iter().any(|row| is_number(&row[i])) => "number",
+        false if table.rows.iter().all(|row| row[i] == NONE) => "number",
+        false => "text",
+    };
+    let classes: Vec<&str> = (0..table.header.len()).map(class).collect();
     let _ = write!(
         out,
         "<h3 id=\"table-{id}\">{}</h3>\n<p class=\"note\">{}</p>\n<div class=\"scroll\" tabindex=\"0\" role=\"region\" \
@@ -117,19 +116,14 @@ fn write_table(out: &mut String, table: &ReportTable) {
         escape(&table.caption),
         escape(&table.title)
     );
-    for (i, h) in table.header.iter().enumerate() {
-        let class = if is_paper(i) { " class=\"paper\"" } else { "" };
-        let _ = write!(out, "<th scope=\"col\"{class}>{}</th>", escape(h));
+    for (h, class) in table.header.iter().zip(&classes) {
+        let _ = write!(out, "<th scope=\"col\" class=\"{class}\">{}</th>", escape(h));
     }
     out.push_str("</tr></thead>\n<tbody>\n");
     for row in &table.rows {
         out.push_str("<tr>");
         for (i, cell) in row.iter().enumerate() {
-            let class = match (is_paper(i), cell == NONE) {
-                (_, true) => " class=\"none\"",
-                (true, _) => " class=\"paper\"",
-                _ => "",
-            };
+            let class = format!("{}{}", classes[i], if cell == NONE { " none" } else { "" });
             // Intervals are in small type; several values in a cell are on separate lines.
             let format_value = |text: &str| match text.split_once(" [") {
                 Some((value, rest)) => format!("{} <small>[{}</small>", escape(value), escape(rest)),
@@ -138,7 +132,7 @@ fn write_table(out: &mut String, table: &ReportTable) {
             let html = cell.split("; ").map(format_value).collect::<Vec<_>>().join("<br>");
             let _ = match i {
                 0 => write!(out, "<th scope=\"row\">{html}</th>"),
-                _ => write!(out, "<td{class}>{html}</td>"),
+                _ => write!(out, "<td class=\"{class}\">{html}</td>"),
             };
         }
         out.push_str("</tr>\n");
@@ -148,30 +142,12 @@ fn write_table(out: &mut String, table: &ReportTable) {
 
 /// Data of the script as JSON. `<` is escaped, so that no text can close the `script` element.
 fn data(report: &Report) -> String {
-    let actions = report.results.iter().filter(|r| !r.actions.points.is_empty()).map(|r| {
-        json!({
-            "name": format!("{} — {} ({})", r.task_set, r.name(), r.policy), "counts": r.actions, "early_stop": r.early_stop,
-        })
-    });
     let task_set = |t: &super::Transcript| t.result.map_or("training", |i| report.results[i].task_set.as_str());
     let transcripts =
         report.transcripts.iter().map(|t| json!({ "task_set": task_set(t), "won": t.won(), "transcript": t }));
-    let data = json!({ "actions": actions.collect::<Vec<_>>(), "transcripts": transcripts.collect::<Vec<_>>() });
-    data.to_string().replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
+    let data = json!({ "transcripts": transcripts.collect::<Vec<_>>() }).to_string();
+    data.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
 }
-
-const ACTIONS: &str = r#"<p class="note">Each sphere is an action in a state and an episode; its size is the frequency within the
-episode. States are numbered by descending frequency. Drag to rotate, scroll or pinch to zoom, or use the arrow keys, + and −.
-A policy that converges has few, large spheres in later episodes.</p>
-<div class="controls">
-<label>Result <select id="actions-result"></select></label>
-<label>Episodes up to <input id="actions-until" type="range" min="1" max="1" value="1" aria-describedby="actions-until-text"></label>
-<output id="actions-until-text"></output>
-</div>
-<canvas id="actions-canvas" tabindex="0" role="img" aria-label="States and actions by episode; arrow keys rotate the plot"></canvas>
-<p id="actions-info" class="note" aria-live="polite"></p>
-<p class="note">Static versions are in figures/actions-….svg and .png.</p>
-"#;
 
 const TRANSCRIPTS: &str = r#"<div class="controls">
 <label>Task set <select id="t-task-set"></select></label>

@@ -1,6 +1,6 @@
 //! Estimates with confidence intervals, and their text form.
 
-use mage_core::{MeanEstimate, RateEstimate};
+use mage_core::{ConfidenceInterval, MeanEstimate, RateEstimate};
 use serde::Serialize;
 
 /// An estimate with its 95 % interval and sample size.
@@ -31,6 +31,12 @@ impl From<&MeanEstimate> for IntervalEstimate {
 pub(super) const NONE: &str = "—";
 
 impl IntervalEstimate {
+    /// The estimate of a mean.
+    pub(super) fn to_mean(self) -> MeanEstimate {
+        let interval = self.interval.map(|(low, high)| ConfidenceInterval { low, high });
+        MeanEstimate { count: self.n, mean: self.value, se: None, interval }
+    }
+
     /// In percent: `65.6 [57.1, 73.3]`.
     pub(super) fn percent(&self) -> String {
         self.format(|x| format!("{:.1}", 100.0 * x))
@@ -49,6 +55,29 @@ impl IntervalEstimate {
                 format!("{} [{}, {}]", format_value(x), format_value(low), format_value(high))
             }
         }
+    }
+}
+
+/// Fraction of the gap between memoryless and Bayes-adaptive optimum: `72 % [61, 84]`. A value that is below the
+/// memoryless optimum by more than its uncertainty is only named, since a negative percentage has no meaning. Relative to
+/// a lower bound of the Bayes-adaptive optimum, the fraction is an upper bound.
+pub(super) fn gap_share(share: Option<MeanEstimate>, lower_bound: bool) -> String {
+    let whole = |x: f64| format!("{:.0}", 100.0 * x);
+    let at_most = if lower_bound { "≤ " } else { "" };
+    match share.map(|s| (s.mean, s.interval)) {
+        Some((Some(x), interval)) if interval.map_or(x, |i| i.high) < 0.0 => "below memoryless".to_owned(),
+        Some((Some(x), Some(i))) => format!("{at_most}{} % [{}, {}]", whole(x), whole(i.low), whole(i.high)),
+        Some((Some(x), None)) => format!("{at_most}{} %", whole(x)),
+        _ => NONE.to_owned(),
+    }
+}
+
+/// A mean with its standard error: `0.250 ± 0.027`, or `0.250` if it is exact.
+pub(super) fn mean_and_error(estimate: Option<&MeanEstimate>) -> String {
+    match estimate.map(|e| (e.mean, e.se)) {
+        Some((Some(mean), Some(se))) if se > 0.0 => format!("{} ± {}", score(mean), score(se)),
+        Some((Some(mean), _)) => score(mean),
+        _ => NONE.to_owned(),
     }
 }
 

@@ -3,14 +3,16 @@
 //! All results are recomputed from the trajectories on disk. A cell without data is a dash.
 
 mod action_counts;
-mod action_scatter;
+mod action_heatmap;
 pub mod chart;
 mod comparison;
 mod csv;
 mod figure;
+mod heatmap;
 mod html;
 mod input_files;
 mod interval_estimate;
+mod lines;
 mod load;
 mod markdown;
 mod method_result;
@@ -18,10 +20,12 @@ mod opponent_heatmap;
 mod paper_results;
 mod png;
 mod tables;
+mod text;
+mod training_curves;
 mod training_run;
 mod transcript;
 
-pub use action_counts::ActionCounts;
+pub use action_counts::{ActionCounts, StateCounts};
 pub use comparison::MethodComparison;
 pub use csv::csv;
 pub use figure::{Figure, figures};
@@ -47,13 +51,11 @@ pub struct ReportLimits {
     pub text: usize,
     /// Approximate size of all transcripts in bytes.
     pub bytes: usize,
-    /// Spheres per plot of states and actions.
-    pub spheres: usize,
 }
 
 impl Default for ReportLimits {
     fn default() -> Self {
-        ReportLimits { transcripts: 24, text: 6000, bytes: 6 << 20, spheres: 2000 }
+        ReportLimits { transcripts: 24, text: 6000, bytes: 6 << 20 }
     }
 }
 

@@ -5,6 +5,7 @@ use super::{
     action_counts::ActionCounter,
     comparison::{TaskResults, comparisons},
     input_files,
+    lines::read_json,
     method_result::{CeilingCurves, MethodResult, MetricCurves, TokenBudget, compute_metrics, metrics_from_summary},
     paper_results,
     training_run::{self, OracleCeilings, TrainingRun},
@@ -15,13 +16,12 @@ use mage_env::{Hash, Seed};
 use mage_train::{
     Result,
     eval::{agent_seed, store::read_trajectories},
-    run_dir::RunDir,
+    run_dir::{ModelAddress, RunDir},
     train::eval_seed,
 };
 use serde::Deserialize;
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
-    fs,
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     path::{Path, PathBuf},
 };
 
@@ -74,6 +74,9 @@ struct SummaryEntry {
     errors: u64,
     summary: serde_json::Value,
     seeds: SeedLabels,
+    file: String,
+    /// Whether it belongs to a cell of a sweep, whose seeds are pooled.
+    in_sweep: bool,
     /// Whether trajectories were found.
     has_trajectories: bool,
 }
@@ -131,6 +134,7 @@ struct ResultBuilder {
     finished: HashSet<Hash>,
     actions: ActionCounter,
     transcripts: TranscriptSample,
+    files: BTreeSet<String>,
 }
 
 impl ResultBuilder {
@@ -142,6 +146,7 @@ impl ResultBuilder {
             finished: HashSet::new(),
             actions: ActionCounter::default(),
             transcripts: TranscriptSample::new(limits.transcripts),
+            files: BTreeSet::new(),
         }
     }
 
@@ -186,12 +191,12 @@ pub fn load_report(paths: &[PathBuf], limits: ReportLimits) -> Result<Report> {
         notes.push(format!("skipped {} superseded results of sweeps", found.replaced));
     }
     let mut transcripts = Vec::new();
-    let mut omitted = Omitted::default();
+    let mut omitted = 0;
     let mut task_results = Vec::new();
     for (key, builder) in builders {
         let errors = builder.failed.difference(&builder.finished).count() as u64;
         let (kept, seen) = builder.transcripts.finish();
-        omitted.transcripts += seen - kept.len() as u64;
+        omitted += seen - kept.len() as u64;
         if builder.results.is_empty() {
             notes.push(format!("{} on {}: no finished meta-episode, {errors} failed", key.method, key.task_set));
             continue;
@@ -199,10 +204,10 @@ pub fn load_report(paths: &[PathBuf], limits: ReportLimits) -> Result<Report> {
         let index = report.results.len();
         transcripts.push(kept.into_iter().map(|t| Transcript { result: Some(index), ..t }).collect::<Vec<_>>());
         let metrics = compute_metrics(&builder.results, builder.details.episodes);
-        let actions = builder.actions.finish(limits.spheres);
-        omitted.steps += actions.omitted;
+        let actions = builder.actions.finish();
         task_results.push(TaskResults { result: index, task_set: key.hash, results: builder.results });
-        report.results.push(MethodResult { actions, ..method_result(key, builder.details, metrics, errors) });
+        let files = builder.files.into_iter().collect();
+        report.results.push(MethodResult { actions, files, ..method_result(key, builder.details, metrics, errors) });
     }
     report.comparisons = comparisons(&report.results, &task_results);
     let without_trajectories: Vec<SummaryEntry> = summaries.into_values().filter(|s| !s.has_trajectories).collect();
@@ -219,36 +224,45 @@ pub fn load_report(paths: &[PathBuf], limits: ReportLimits) -> Result<Report> {
         };
         notes.push(format!("{} on {}: no trajectories; read from the summary", entry.key.method, entry.key.task_set));
         let metrics = metrics_from_summary(&summary);
-        report.results.push(method_result(entry.key, entry.details, metrics, entry.errors));
+        let files = vec![entry.file];
+        report.results.push(MethodResult { files, ..method_result(entry.key, entry.details, metrics, entry.errors) });
     }
     for path in &found.runs {
         match training_run::read_run(path, &mut |note| notes.push(note)) {
-            Ok(run) => {
-                let mut sample = TranscriptSample::new(limits.transcripts);
-                let label = format!("{}, training, seed {}", run.name(), run.seed);
-                for trajectory in training_run::newest_trajectories(path, &mut |note| notes.push(note)) {
-                    let seed = SeedLabels::default().label(trajectory.key.seed);
-                    let transcript = || Transcript::new(&trajectory, &label, seed, limits.text);
-                    let won = trajectory.episodes.iter().any(mage_core::episode::Episode::won);
-                    sample.offer(Hash::of(&trajectory.key), won, transcript);
-                }
-                let (kept, seen) = sample.finish();
-                omitted.transcripts += seen - kept.len() as u64;
-                transcripts.push(kept);
-                report.runs.push(run);
-            }
+            Ok(run) => report.runs.push(run),
             Err(e) => notes.push(format!("{e}; skipped")),
         }
     }
     report.runs.sort_by(|a, b| (&a.env, a.name(), a.seed, &a.path).cmp(&(&b.env, b.name(), b.seed, &b.path)));
     training_run::label_runs(&mut report.runs);
+    for run in &report.runs {
+        let (kept, seen) = training_transcripts(run, limits, &mut notes);
+        omitted += seen - kept.len() as u64;
+        transcripts.push(kept);
+    }
     for run in report.runs.iter().filter(|r| !r.finished) {
         notes.push(format!("{}: in progress, {} of {} updates", run.path, run.updates, run.total_updates));
     }
     report.transcripts = limit_bytes(transcripts, limits.bytes, &mut omitted);
-    notes.extend(omitted.notes());
+    if omitted > 0 {
+        notes.push(format!("{omitted} more meta-episodes are included in all results but not in the transcripts"));
+    }
     report.notes = notes;
     Ok(report)
+}
+
+/// A sample of the trajectories of a run's last stored update, and their number.
+fn training_transcripts(run: &TrainingRun, limits: ReportLimits, notes: &mut Vec<String>) -> (Vec<Transcript>, u64) {
+    let mut sample = TranscriptSample::new(limits.transcripts);
+    let method = format!("{}, training, seed {}", run.label, run.seed);
+    training_run::newest_trajectories(&run.dir, &mut |note| notes.push(note), |update, trajectory| {
+        let seed = SeedLabels::default().label(trajectory.key.seed);
+        let transcript =
+            || Transcript { update: Some(update), ..Transcript::new(trajectory, &method, seed, limits.text) };
+        let won = trajectory.episodes.iter().any(mage_core::episode::Episode::won);
+        sample.offer(Hash::of(&trajectory.key), won, transcript);
+    });
+    sample.finish()
 }
 
 /// Finished runs whose policies Table 1 lacks: a run stores no trajectories on the paper's task sets, so these need an
@@ -268,6 +282,7 @@ fn method_result(key: ResultKey, details: ResultDetails, metrics: MetricCurves, 
         env: key.env,
         task_set: key.task_set,
         task_set_hash: key.hash.to_string()[..8].to_owned(),
+        files: Vec::new(),
         method: key.method,
         ablation: key.ablation,
         policy: key.policy,
@@ -279,6 +294,7 @@ fn method_result(key: ResultKey, details: ResultDetails, metrics: MetricCurves, 
         tasks: metrics.tasks,
         errors,
         curve: metrics.curve,
+        gain: metrics.gain,
         opponents: metrics.opponents,
         seats: metrics.seats,
         ceiling,
@@ -286,31 +302,8 @@ fn method_result(key: ResultKey, details: ResultDetails, metrics: MetricCurves, 
     }
 }
 
-/// Counts of data that exceed the limits.
-#[derive(Default)]
-struct Omitted {
-    transcripts: u64,
-    steps: u64,
-}
-
-impl Omitted {
-    fn notes(&self) -> Vec<String> {
-        let mut notes = Vec::new();
-        if self.transcripts > 0 {
-            notes.push(format!(
-                "{} more meta-episodes are included in all results but not in the transcripts",
-                self.transcripts
-            ));
-        }
-        if self.steps > 0 {
-            notes.push(format!("{} steps in rare states are not in the plots of states and actions", self.steps));
-        }
-        notes
-    }
-}
-
 /// Takes transcripts from the lists in turn until the size limit is reached.
-fn limit_bytes(lists: Vec<Vec<Transcript>>, bytes: usize, omitted: &mut Omitted) -> Vec<Transcript> {
+fn limit_bytes(lists: Vec<Vec<Transcript>>, bytes: usize, omitted: &mut u64) -> Vec<Transcript> {
     let mut remaining = bytes;
     let mut kept: Vec<(usize, Transcript)> = Vec::new();
     let longest = lists.iter().map(Vec::len).max().unwrap_or(0);
@@ -323,7 +316,7 @@ fn limit_bytes(lists: Vec<Vec<Transcript>>, bytes: usize, omitted: &mut Omitted)
                 remaining -= size;
                 kept.push((i, transcript));
             } else {
-                omitted.transcripts += 1;
+                *omitted += 1;
             }
         }
     }
@@ -337,9 +330,7 @@ type TrajectoryIdentity = (Hash, Hash, String);
 fn read_summaries(files: &[PathBuf], notes: &mut Vec<String>) -> BTreeMap<TrajectoryIdentity, SummaryEntry> {
     let mut entries = BTreeMap::new();
     for path in files {
-        let read = fs::read(path).map_err(|e| e.to_string());
-        let read = read.and_then(|text| serde_json::from_slice::<SummaryFile>(&text).map_err(|e| e.to_string()));
-        let file = match read {
+        let file: SummaryFile = match read_json(path) {
             Ok(file) => file,
             Err(problem) => {
                 notes.push(format!("{}: {problem}; skipped", path.display()));
@@ -378,12 +369,34 @@ fn read_summaries(files: &[PathBuf], notes: &mut Vec<String>) -> BTreeMap<Trajec
                 errors: policy.errors,
                 summary: policy.summary,
                 seeds: SeedLabels::new(trained, file.seed, file.seeds, file.tasks),
+                file: path.display().to_string(),
+                in_sweep: cell.is_some(),
                 has_trajectories: false,
             };
             entries.insert(identity, entry);
         }
     }
+    distinguish(&mut entries);
     entries
+}
+
+/// Names the weights or the settings of evaluations that have the same name but differ in them.
+fn distinguish(entries: &mut BTreeMap<TrajectoryIdentity, SummaryEntry>) {
+    let mut by_key: BTreeMap<ResultKey, Vec<TrajectoryIdentity>> = BTreeMap::new();
+    for (identity, entry) in entries.iter().filter(|(_, entry)| !entry.in_sweep) {
+        by_key.entry(entry.key.clone()).or_default().push(identity.clone());
+    }
+    for identities in by_key.values().filter(|identities| identities.len() > 1) {
+        let same_weights = identities.iter().all(|(_, _, weights)| *weights == identities[0].2);
+        for identity in identities {
+            let (_, method, weights) = identity;
+            let hash = if same_weights { method.to_string() } else { Hash::of(weights).to_string() };
+            let what = if same_weights { "settings" } else { "weights" };
+            if let Some(entry) = entries.get_mut(identity) {
+                entry.key.policy += &format!(" [{what} {}]", &hash[..6]);
+            }
+        }
+    }
 }
 
 /// Method and policy of an evaluation without a sweep cell. The method of a scripted agent is its own name, whatever
@@ -393,11 +406,11 @@ fn method_and_policy(policy: &PolicySummary) -> (String, String) {
         return (policy.policy.clone(), "scripted".to_owned());
     }
     let canonical = |name: &str| paper_results::canonical_name(name).map_or_else(|| name.to_owned(), str::to_owned);
-    let run = Path::new(&policy.policy);
-    match (&policy.prompt_method, RunDir::recipe(run)) {
+    let run = ModelAddress::resolve(&policy.policy).ok().flatten().and_then(|address| address.run);
+    match (&policy.prompt_method, run.and_then(|run| RunDir::recipe(&run).ok())) {
         (Some(method), _) => (canonical(method), policy.policy.clone()),
-        (None, Ok(recipe)) => (training_run::method_name(&recipe), policy.policy.clone()),
-        (None, Err(_)) => (policy.name.clone(), "trained policy".to_owned()),
+        (None, Some(recipe)) => (training_run::method_name(&recipe), policy.policy.clone()),
+        (None, None) => (policy.name.clone(), "trained policy".to_owned()),
     }
 }
 
@@ -435,6 +448,7 @@ fn read_store(
                 (before.early_stop | details.early_stop, before.episodes.max(details.episodes));
             *before = ResultDetails { early_stop, episodes, ..details };
         }
+        builder.files.insert(path.display().to_string());
         let next = tasks.len();
         let task = *tasks.entry(trajectory.key.task).or_insert(next);
         builder.add(&trajectory, task, (&method, summary.map_or(&no_seeds, |s| &s.seeds)), limits);

@@ -1,6 +1,6 @@
 //! The report as Markdown.
 
-use super::{Figure, Report, ReportTable};
+use super::{Figure, Report, ReportTable, text::single_line};
 use std::fmt::Write;
 
 /// All tables; figures as links to their files in `figures/`.
@@ -27,12 +27,11 @@ pub fn markdown(report: &Report, tables: &[ReportTable], figures: &[Figure]) -> 
     out
 }
 
-/// Escapes Markdown and HTML syntax, and joins lines.
+/// Escapes Markdown and HTML syntax, without line breaks and control characters.
 fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
+    for c in single_line(text).chars() {
         match c {
-            '\n' | '\r' => out.push(' '),
             '|' | '*' | '_' | '`' | '[' | ']' | '#' | '\\' => out.extend(['\\', c]),
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),

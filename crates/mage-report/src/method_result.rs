@@ -1,7 +1,7 @@
 //! Result of one method on one task set, over all its seeds.
 
 use super::{ActionCounts, IntervalEstimate};
-use mage_core::{MetaEpisodeResult, MetricSlice, MetricSummary, UnplayedEpisodes, summarise};
+use mage_core::{MeanEstimate, MetaEpisodeResult, MetricSlice, MetricSummary, UnplayedEpisodes, gap_closed, summarise};
 use mage_env::solvers::{bound_label, is_lower_bound};
 use serde::Serialize;
 
@@ -14,6 +14,8 @@ pub struct MethodResult {
     pub task_set: String,
     /// First digits of the task set's hash.
     pub task_set_hash: String,
+    /// Files with its trajectories; its summary if there are none.
+    pub files: Vec<String>,
     /// Method, or the name of a scripted agent.
     pub method: String,
     /// Deviation from the method, in ablations.
@@ -36,6 +38,8 @@ pub struct MethodResult {
     pub errors: u64,
     /// Metrics by episode.
     pub curve: Vec<CurvePoint>,
+    /// Score of the last episode minus that of the first, by task.
+    pub gain: IntervalEstimate,
     /// Results by opponent.
     pub opponents: Vec<SliceResult>,
     /// Results by seat.
@@ -139,6 +143,7 @@ impl CeilingCurves {
 /// Metrics of a set of meta-episodes.
 pub(super) struct MetricCurves {
     pub(super) curve: Vec<CurvePoint>,
+    pub(super) gain: IntervalEstimate,
     pub(super) opponents: Vec<SliceResult>,
     pub(super) seats: Vec<SliceResult>,
     pub(super) meta_episodes: u64,
@@ -147,7 +152,13 @@ pub(super) struct MetricCurves {
 
 /// Computes metrics from results, each with the index of its task.
 pub(super) fn compute_metrics(results: &[(usize, MetaEpisodeResult)], episodes: u32) -> MetricCurves {
-    metrics_from_summary(&summarise(results, episodes, UnplayedEpisodes::NotCounted))
+    let gains = results.iter().filter_map(|(task, r)| {
+        let (first, last) = (r.episodes.first()?, r.episodes.get(episodes as usize - 1)?);
+        let stratum = (r.opponent.as_deref(), r.seat);
+        Some((*task, stratum, last.estimated_score() - first.estimated_score()))
+    });
+    let gain = IntervalEstimate::from(&MeanEstimate::by_task(gains));
+    MetricCurves { gain, ..metrics_from_summary(&summarise(results, episodes, UnplayedEpisodes::NotCounted)) }
 }
 
 /// Converts a stored summary, for evaluations whose trajectories are missing.
@@ -159,8 +170,13 @@ pub(super) fn metrics_from_summary(summary: &MetricSummary) -> MetricCurves {
         won: (&at.won).into(),
         score: (&at.score).into(),
     });
+    let curve: Vec<CurvePoint> = curve.collect();
+    let ends = curve.first().zip(curve.last()).map(|(first, last)| (first.score, last.score));
+    let gain = ends.and_then(|(first, last)| Some(last.value? - first.value?));
     MetricCurves {
-        curve: curve.collect(),
+        curve,
+        // The interval of a difference by task is not in a summary.
+        gain: IntervalEstimate { value: gain, interval: None, n: ends.map_or(0, |(_, last)| last.n) },
         opponents: summary.by_opponent.iter().map(|(name, slice)| SliceResult::new(name.clone(), slice)).collect(),
         seats: summary.by_seat.iter().map(|(seat, slice)| SliceResult::new(seat.to_string(), slice)).collect(),
         meta_episodes: summary.overall.meta_episodes,
@@ -181,6 +197,14 @@ impl MethodResult {
     /// the limits cover all tasks.
     pub(crate) fn score_ceiling(&self) -> Option<&CeilingCurves> {
         self.ceiling.as_ref().filter(|_| !self.early_stop)
+    }
+
+    /// Fraction of the gap between memoryless and Bayes-adaptive optimum that the last episode closes, if it says
+    /// something.
+    pub(super) fn gap_closed(&self) -> Option<MeanEstimate> {
+        let (ceiling, last) = (self.score_ceiling()?, self.curve.last()?);
+        let at = |curve: &[f64]| curve.get(last.k as usize - 1).copied();
+        gap_closed(last.score.to_mean(), at(&ceiling.memoryless)?, at(&ceiling.bayes_adaptive)?)
     }
 
     /// Upper limit of Pass@k, if known.

@@ -1,19 +1,22 @@
-//! Training runs: learning curves, final evaluation and recent trajectories.
+//! Training runs: metrics by update, evaluations and recent trajectories.
 
-use super::method_result::CeilingCurves;
-use mage_core::{MeanEstimate, Method, Trajectory};
+use super::{
+    lines::{read_json, read_lines},
+    method_result::CeilingCurves,
+};
+use mage_core::{ConfidenceInterval, MeanEstimate, Method, Trajectory};
 use mage_env::Hash;
 use mage_train::{
     Error, Result,
     recipe::{Recipe, key_values},
-    run_dir::RunDir,
+    run_dir::{RunDir, last_episode_optima},
     sweep::CellInfo,
 };
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
-    fs,
-    io::Read,
+    fs::{self, File},
+    io::BufReader,
     path::{Path, PathBuf},
 };
 
@@ -22,6 +25,9 @@ use std::{
 pub struct TrainingRun {
     /// Run directory.
     pub path: String,
+    /// The same, with characters that are not UTF-8.
+    #[serde(skip)]
+    pub(super) dir: PathBuf,
     /// Name in figures and tables: the method; if runs of a method differ in more than the seed, also the run and the
     /// differing recipe keys.
     pub label: String,
@@ -49,15 +55,19 @@ pub struct TrainingRun {
     pub finished: bool,
     /// Score of the last episode on the run's task set, by update.
     pub eval_curve: Vec<EvalPoint>,
-    /// Score of the last episode of training rollouts, by update.
-    pub rollout_curve: Vec<(u64, f64)>,
+    /// Metrics of the updates, and the seconds of their phases as `seconds/PHASE`.
+    #[serde(skip)]
+    pub(super) metrics: BTreeMap<String, MetricByUpdate>,
     /// Memoryless and Bayes-adaptive optimum of the last episode, if known.
     pub last_episode_ceiling: Option<(f64, f64)>,
-    /// By episode: score and standard error before training, after training, and after training without memory.
-    pub episode_scores: Vec<[Option<(f64, f64)>; 3]>,
+    /// By episode: score before training, after training, and after training without memory.
+    pub episode_scores: Vec<[Option<MeanEstimate>; 3]>,
     /// Upper limits by episode.
     pub ceiling: Option<CeilingCurves>,
 }
+
+/// Values of a metric by update.
+pub(super) type MetricByUpdate = BTreeMap<u64, f64>;
 
 /// Evaluation of a run at one update.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -70,6 +80,15 @@ pub struct EvalPoint {
     pub se: f64,
 }
 
+impl EvalPoint {
+    /// The score with a 95 % interval.
+    pub fn estimate(&self) -> MeanEstimate {
+        let half = 1.96 * self.se;
+        let interval = (half > 0.0).then_some(ConfidenceInterval { low: self.score - half, high: self.score + half });
+        MeanEstimate { count: 0, mean: Some(self.score), se: Some(self.se), interval }
+    }
+}
+
 #[derive(Deserialize)]
 struct EvalScores {
     score: Vec<MeanEstimate>,
@@ -79,6 +98,7 @@ struct EvalScores {
 #[derive(Deserialize)]
 struct RunResult {
     unit: String,
+    updates: Option<u64>,
     before: Option<EvalScores>,
     after: Option<EvalScores>,
     without_memory: Option<EvalScores>,
@@ -140,8 +160,7 @@ impl OracleCeilings {
 
 /// The sweep cell that a file or directory belongs to, from the `cell.json` in the same directory.
 pub(super) fn cell_info(path: &Path) -> Option<CellInfo> {
-    let text = fs::read(path.parent()?.join("cell.json")).ok()?;
-    serde_json::from_slice(&text).ok()
+    read_json(&path.parent()?.join("cell.json")).ok()
 }
 
 /// The name of a recipe's method, or `custom` if it matches none of the named methods.
@@ -163,40 +182,22 @@ pub(super) fn method_name(recipe: &Recipe) -> String {
 pub fn read_run(path: &Path, note: &mut dyn FnMut(String)) -> Result<TrainingRun> {
     let recipe = RunDir::recipe(path)?;
     let cell = cell_info(path);
-    let file = path.join("metrics.jsonl");
-    let text = match fs::read_to_string(&file) {
-        Ok(text) => text,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
-        Err(e) => return Err(Error::io(&file)(e)),
-    };
-    let rollout_score = format!("episode_{}/score", recipe.play.episodes);
-    let eval_key = |metric: &str| format!("eval/episode_{}/{metric}", recipe.eval.episodes);
-    let (eval_score, eval_se) = (eval_key("score"), eval_key("se"));
-    let (mut eval_curve, mut rollout_curve, mut updates) = (Vec::new(), Vec::new(), 0);
-    // A line that is still being written has no line break yet.
-    for (n, line) in text.split_inclusive('\n').filter(|l| l.ends_with('\n')).enumerate() {
-        let line: BTreeMap<String, Option<f64>> = match serde_json::from_str(line) {
-            Ok(line) => line,
-            Err(e) => {
-                note(format!("{}, line {}: {e}; skipped", file.display(), n + 1));
-                continue;
-            }
-        };
-        let metric = |key: &str| line.get(key).copied().flatten();
-        let Some(update) = metric("update") else { continue };
-        updates = update as u64;
-        rollout_curve.extend(metric(&rollout_score).map(|score| (updates, score)));
-        eval_curve.extend(metric(&eval_score).map(|score| EvalPoint {
-            update: updates,
-            score,
-            se: metric(&eval_se).unwrap_or(0.0),
-        }));
-    }
+    let mut metrics = read_metrics(&path.join("metrics.jsonl"), "", note)?;
+    let of_eval = |metric: &str| format!("eval/episode_{}/{metric}", recipe.eval.episodes);
+    let (scores, errors) = (metrics.get(&of_eval("score")), metrics.get(&of_eval("se")));
+    let se = |update: &u64| errors.and_then(|errors| errors.get(update)).copied().unwrap_or(0.0);
+    let mut eval_curve: Vec<EvalPoint> = scores
+        .into_iter()
+        .flatten()
+        .map(|(update, score)| EvalPoint { update: *update, score: *score, se: se(update) })
+        .collect();
+    let updates = metrics.get("update").and_then(|all| all.keys().last()).copied().unwrap_or(0);
+    metrics.extend(read_metrics(&path.join("timing.jsonl"), "seconds/", note)?);
     let result = read_result(&path.join("result.json"), note);
     let unit = result.as_ref().map_or_else(|| "score".to_owned(), |r| r.unit.clone());
-    let finished = result.as_ref().is_some_and(|r| r.after.is_some());
-    let mean_and_se = |e: &MeanEstimate| e.mean.map(|mean| (mean, e.se.unwrap_or(0.0)));
-    let score_of = |scores: Option<&EvalScores>, n: usize| scores.and_then(|s| s.score.get(n)).and_then(mean_and_se);
+    // A result of fewer updates is that of the run before its recipe was extended.
+    let finished = updates >= recipe.optim.updates && result.as_ref().is_some_and(|r| r.after.is_some());
+    let score_of = |scores: Option<&EvalScores>, n: usize| scores.and_then(|s| s.score.get(n)).copied();
     let mut episode_scores = Vec::new();
     if let Some(r) = &result {
         let episodes = r.after.as_ref().map_or(0, |s| s.score.len());
@@ -204,20 +205,26 @@ pub fn read_run(path: &Path, note: &mut dyn FnMut(String)) -> Result<TrainingRun
             (0..episodes)
                 .map(|n| [r.before.as_ref(), r.after.as_ref(), r.without_memory.as_ref()].map(|s| score_of(s, n))),
         );
-        let ends = [(0, r.before.as_ref()), (updates, r.after.as_ref())];
+        let ends = [(0, r.before.as_ref()), (r.updates.unwrap_or(updates), r.after.as_ref())];
         for (update, scores) in ends {
-            let last = scores.and_then(|s| s.score.last()).and_then(mean_and_se);
-            eval_curve.extend(last.map(|(score, se)| EvalPoint { update, score, se }));
+            let last = scores.and_then(|s| s.score.last());
+            if let Some((last, score)) = last.and_then(|e| Some((e, e.mean?))) {
+                // The final evaluation has more tasks than that of the last update.
+                eval_curve.retain(|point| point.update != update);
+                eval_curve.push(EvalPoint { update, score, se: last.se.unwrap_or(0.0) });
+            }
         }
         eval_curve.sort_by_key(|point| point.update);
     }
     let ceiling = result.and_then(|r| r.ceilings).map(OracleCeilings::into_curves);
     let last_episode_ceiling = ceiling.as_ref().and_then(|c| Some((*c.memoryless.last()?, *c.bayes_adaptive.last()?)));
+    let last_episode_ceiling = last_episode_ceiling.or_else(|| last_episode_optima(path));
     let method = cell.as_ref().map_or_else(|| method_name(&recipe), |c| c.method.clone());
     let mut keys = key_values(&recipe);
     keys.remove("seed");
     Ok(TrainingRun {
         path: path.display().to_string(),
+        dir: path.to_owned(),
         label: method.clone(),
         recipe: keys,
         population: RunDir::population(path).ok().map(|population| Hash::of(&population)),
@@ -230,7 +237,7 @@ pub fn read_run(path: &Path, note: &mut dyn FnMut(String)) -> Result<TrainingRun
         total_updates: recipe.optim.updates,
         finished,
         eval_curve,
-        rollout_curve,
+        metrics,
         last_episode_ceiling,
         episode_scores,
         ceiling,
@@ -238,8 +245,10 @@ pub fn read_run(path: &Path, note: &mut dyn FnMut(String)) -> Result<TrainingRun
 }
 
 fn read_result(file: &Path, note: &mut dyn FnMut(String)) -> Option<RunResult> {
-    let text = fs::read(file).ok()?;
-    match serde_json::from_slice(&text) {
+    if !file.exists() {
+        return None;
+    }
+    match read_json(file) {
         Ok(result) => Some(result),
         Err(e) => {
             note(format!("{}: {e}; the run is reported as in progress", file.display()));
@@ -248,30 +257,60 @@ fn read_result(file: &Path, note: &mut dyn FnMut(String)) -> Option<RunResult> {
     }
 }
 
-/// The trajectories of the last update for which the run stored any.
-pub(super) fn newest_trajectories(run: &Path, note: &mut dyn FnMut(String)) -> Vec<Trajectory> {
+/// The metrics of all updates in a file, with a prefix to their names. The last line of an update replaces earlier ones:
+/// an interrupted run repeats updates.
+fn read_metrics(file: &Path, prefix: &str, note: &mut dyn FnMut(String)) -> Result<BTreeMap<String, MetricByUpdate>> {
+    let mut metrics: BTreeMap<String, MetricByUpdate> = BTreeMap::new();
+    let opened = match File::open(file) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(metrics),
+        opened => opened.map_err(Error::io(file))?,
+    };
+    let mut damaged = Vec::new();
+    let read = read_lines(BufReader::new(opened), |number, line| {
+        match serde_json::from_str::<BTreeMap<String, Option<f64>>>(line) {
+            Err(e) => damaged.push(format!("line {number}: {e}")),
+            Ok(line) => {
+                let Some(update) = line.get("update").copied().flatten() else { return };
+                let values = line.into_iter().filter_map(|(key, value)| Some((format!("{prefix}{key}"), value?)));
+                values.for_each(|(key, value)| _ = metrics.entry(key).or_default().insert(update as u64, value));
+            }
+        }
+    });
+    damaged.extend(read.err());
+    if let Some(first) = damaged.first() {
+        let more = if damaged.len() > 1 { format!(", and {} more", damaged.len() - 1) } else { String::new() };
+        note(format!("{}, {first}{more}; skipped", file.display()));
+    }
+    Ok(metrics)
+}
+
+/// Calls `each` with the trajectories of the last update for which the run stored any, and with that update.
+pub(super) fn newest_trajectories(run: &Path, note: &mut dyn FnMut(String), mut each: impl FnMut(u64, &Trajectory)) {
     #[derive(Deserialize)]
     struct StoredTrajectory {
         trajectory: Trajectory,
     }
-    let folder = run.join("trajectories");
-    let files = fs::read_dir(&folder).into_iter().flatten().filter_map(|e| Some(e.ok()?.path()));
-    let compressed = |p: &PathBuf| p.to_string_lossy().ends_with(".jsonl.zst");
-    let Some(newest) = files.filter(compressed).max() else { return Vec::new() };
-    let read = || -> std::result::Result<Vec<Trajectory>, String> {
-        let file = fs::File::open(&newest).map_err(|e| e.to_string())?;
-        let mut text = String::new();
-        let mut decoder = ruzstd::decoding::StreamingDecoder::new(file).map_err(|e| e.to_string())?;
-        decoder.read_to_string(&mut text).map_err(|e| e.to_string())?;
-        let parse = |line: &str| {
-            serde_json::from_str::<StoredTrajectory>(line).map(|s| s.trajectory).map_err(|e| e.to_string())
-        };
-        text.lines().map(parse).collect()
+    let files = fs::read_dir(run.join("trajectories")).into_iter().flatten();
+    let by_update = files.filter_map(|entry| {
+        let path = entry.ok()?.path();
+        let update: u64 = path.file_name()?.to_str()?.strip_suffix(".jsonl.zst")?.parse().ok()?;
+        Some((update, path))
+    });
+    let Some((update, newest)) = by_update.max() else { return };
+    let mut read = || -> std::result::Result<(), String> {
+        let file = File::open(&newest).map_err(|e| e.to_string())?;
+        let decoder = ruzstd::decoding::StreamingDecoder::new(file).map_err(|e| e.to_string())?;
+        let mut damaged = None;
+        let read =
+            read_lines(BufReader::new(decoder), |number, line| match serde_json::from_str::<StoredTrajectory>(line) {
+                Ok(stored) => each(update, &stored.trajectory),
+                Err(e) => damaged = damaged.take().or(Some(format!("line {number}: {e}"))),
+            });
+        read.and(damaged.map_or(Ok(()), Err))
     };
-    read().unwrap_or_else(|problem| {
-        note(format!("{}: {problem}; skipped", newest.display()));
-        Vec::new()
-    })
+    if let Err(problem) = read() {
+        note(format!("{}: {problem}; not all of its trajectories were read", newest.display()));
+    }
 }
 
 /// Largest number of differing keys in a label.
@@ -309,6 +348,25 @@ pub(super) fn label_runs(runs: &mut [TrainingRun]) {
 }
 
 impl TrainingRun {
+    /// Score of the last episode before training.
+    pub(super) fn before(&self) -> Option<MeanEstimate> {
+        self.episode_scores.last()?[0]
+    }
+
+    /// Score of the last episode after training; in a run in progress, that of its last evaluation.
+    pub(super) fn after(&self) -> Option<MeanEstimate> {
+        let result = self.episode_scores.last().filter(|_| self.finished).and_then(|scores| scores[1]);
+        result.or_else(|| self.eval_curve.last().map(EvalPoint::estimate))
+    }
+
+    /// Number of updates, such as `40` or `12 of 40`.
+    pub(super) fn progress(&self) -> String {
+        match self.finished {
+            true => self.total_updates.to_string(),
+            false => format!("{} of {}", self.updates, self.total_updates),
+        }
+    }
+
     /// The method, followed by its ablation.
     pub fn name(&self) -> String {
         match &self.ablation {

@@ -11,6 +11,8 @@ pub struct Transcript {
     pub result: Option<usize>,
     /// Method or run.
     pub method: String,
+    /// Update of a training rollout.
+    pub update: Option<u64>,
     /// Environment.
     pub env: String,
     /// First digits of the task's hash.
@@ -74,6 +76,7 @@ impl Transcript {
         Transcript {
             result: None,
             method: method.to_owned(),
+            update: None,
             env: trajectory.task.env.to_string(),
             task: trajectory.key.task.to_string()[..8].to_owned(),
             seed,

@@ -17,6 +17,7 @@ mod learning;
 mod lora;
 mod model;
 mod paper_tests;
+mod report;
 mod run_provenance;
 mod runs;
 #[path = "../../mage-remote/tests/common/server.rs"]

@@ -101,7 +101,7 @@ fn a_sweep_resumes_and_its_report_contains_all_cells() {
     assert!(csv.contains("kuhn,kuhn,MAGE,,tiny policy,,,bayes (scripted),3,pass_at_k_p_value,"), "{csv}");
     assert!(csv.contains("kuhn,kuhn,bayes,,scripted,,1,,3,score,") && csv.contains(",best_response,"), "{csv}");
     assert!(text(format!("{page}/report.md")).contains("## Paired comparison by task"));
-    assert!(fs::read(format!("{page}/figures/actions-1.png")).unwrap().starts_with(b"\x89PNG"));
+    assert!(fs::read(format!("{page}/figures/actions-kuhn-bayes-scripted.png")).unwrap().starts_with(b"\x89PNG"));
 }
 
 #[test]

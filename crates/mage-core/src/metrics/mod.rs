@@ -5,7 +5,7 @@
 mod ceiling;
 mod paired_comparison;
 
-pub use ceiling::{Ceiling, CeilingComparison, EpisodeGap, compare_to_ceiling, gap_fraction};
+pub use ceiling::{Ceiling, CeilingComparison, EpisodeGap, compare_to_ceiling, gap_closed, gap_fraction};
 pub use paired_comparison::{PairedEpisode, PairedRate, compare_paired};
 
 use crate::{MeanEstimate, RateEstimate, episode::ExpectedValue};
@@ -56,7 +56,7 @@ pub struct EpisodeResult {
 
 impl EpisodeResult {
     /// The expected score if there is one, otherwise the played score: the observation that means of scores use.
-    fn estimated_score(&self) -> f64 {
+    pub fn estimated_score(&self) -> f64 {
         self.expected.map_or(self.score, |e| e.score)
     }
 }

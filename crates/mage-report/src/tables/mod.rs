@@ -1,10 +1,11 @@
 //! Tables of a report.
 
+mod overview;
 mod paper_comparison;
 
 use super::{
     MethodResult, Report, SliceResult, TokenBudget,
-    interval_estimate::{IntervalEstimate, NONE, p_value, score},
+    interval_estimate::{IntervalEstimate, NONE, mean_and_error, p_value, score},
     method_result::CeilingCurves,
 };
 use mage_core::{MeanEstimate, PairedRate};
@@ -30,7 +31,8 @@ pub struct ReportTable {
 
 /// All tables of a report.
 pub fn tables(report: &Report) -> Vec<ReportTable> {
-    let mut all = Vec::from_iter(table_1(report));
+    let mut all: Vec<ReportTable> = overview::runs(report).into_iter().chain(overview::evaluations(report)).collect();
+    all.extend(table_1(report));
     all.extend(by_task_set(report));
     all.extend(comparisons(report));
     all.extend(runs(report));
@@ -93,12 +95,12 @@ fn by_task_set(report: &Report) -> Vec<ReportTable> {
         "failed",
     ]);
     let row = |r: &MethodResult| {
-        let (Some(first), Some(last)) = (r.curve.first(), r.curve.last()) else { return Vec::new() };
+        let (first, last) = (r.curve.first()?, r.curve.last()?);
         let ceiling = |curve: fn(&CeilingCurves) -> &Vec<f64>| {
             let value = r.score_ceiling().and_then(|c| curve(c).get(last.k as usize - 1).copied());
             value.map_or_else(|| NONE.to_owned(), score)
         };
-        vec![
+        Some(vec![
             r.name(),
             r.policy.clone(),
             r.tasks.to_string(),
@@ -115,7 +117,7 @@ fn by_task_set(report: &Report) -> Vec<ReportTable> {
             ceiling(|c| &c.memoryless),
             ceiling(|c| &c.bayes_adaptive),
             r.errors.to_string(),
-        ]
+        ])
     };
     let table = |(task_set, hash): (&str, &str)| {
         let results: Vec<&MethodResult> =
@@ -143,47 +145,23 @@ fn by_task_set(report: &Report) -> Vec<ReportTable> {
                 budget_note(results.iter().copied())
             ),
             header: header.clone(),
-            rows: results.into_iter().map(row).collect(),
+            rows: results.into_iter().filter_map(row).collect(),
         }
     };
     task_sets.into_iter().map(table).collect()
 }
 
-/// Training runs, with one row per episode.
+/// Final evaluations of training runs, with one row per episode.
 fn runs(report: &Report) -> Option<ReportTable> {
-    if report.runs.is_empty() {
-        return None;
-    }
-    let mean_and_error = |e: Option<(f64, f64)>| match e {
-        None => NONE.to_owned(),
-        Some((mean, 0.0)) => score(mean),
-        Some((mean, se)) => format!("{} ± {}", score(mean), score(se)),
-    };
     let mut rows = Vec::new();
     for run in &report.runs {
-        let head = |episode: &str| {
-            let updates = match run.finished {
-                true => run.total_updates.to_string(),
-                false => format!("{} of {}", run.updates, run.total_updates),
-            };
-            vec![
-                run.path.clone(),
-                run.env.clone(),
-                run.label.clone(),
-                run.seed.to_string(),
-                updates,
-                episode.to_owned(),
-            ]
+        let head = |episode: usize| {
+            [&run.path, &run.env, &run.label, &run.seed.to_string(), &run.progress(), &episode.to_string()]
+                .map(String::clone)
         };
-        if run.episode_scores.is_empty() {
-            let newest = run.eval_curve.last().map(|point| (point.score, point.se));
-            let mut row = head("last");
-            row.extend([NONE.to_owned(), mean_and_error(newest), NONE.to_owned(), NONE.to_owned(), NONE.to_owned()]);
-            rows.push(row);
-        }
         for (n, scores) in run.episode_scores.iter().enumerate() {
-            let mut row = head(&(n + 1).to_string());
-            row.extend(scores.iter().map(|e| mean_and_error(*e)));
+            let mut row = head(n + 1).to_vec();
+            row.extend(scores.iter().map(|e| mean_and_error(e.as_ref())));
             let ceiling = |curve: fn(&CeilingCurves) -> &Vec<f64>| {
                 let value = run.ceiling.as_ref().and_then(|c| curve(c).get(n).copied());
                 value.map_or_else(|| NONE.to_owned(), score)
@@ -192,13 +170,13 @@ fn runs(report: &Report) -> Option<ReportTable> {
             rows.push(row);
         }
     }
-    Some(ReportTable {
+    (!rows.is_empty()).then(|| ReportTable {
         id: "runs".to_owned(),
-        section: "learning",
-        title: "Training runs".to_owned(),
-        caption: "Scores on the run's own task set, mean ± standard error; no standard error for exact expectations. A run in \
-                  progress shows its last evaluation."
-            .to_owned(),
+        section: "training",
+        title: "Training runs by episode".to_owned(),
+        caption:
+            "Scores on the run's own evaluation tasks, mean ± standard error; no standard error for exact expectations."
+                .to_owned(),
         header: to_strings(&[
             "run",
             "environment",

@@ -80,7 +80,7 @@ pub(super) fn table_1(report: &Report) -> Option<ReportTable> {
     }
     Some(ReportTable {
         id: "table-1".to_owned(),
-        section: "table",
+        section: "paper",
         title: "Table 1: tasks won within k episodes, in percent".to_owned(),
         caption: "Ours with 95 % intervals over tasks and the number of tasks. The paper's: Qwen3-4B, k = 10, 128 tasks, one run \
                   (standard error about 4), shown only next to ours of k = 10. A dash is a cell without an evaluation; scripted \
@@ -128,7 +128,7 @@ pub(super) fn other_results(report: &Report) -> Option<ReportTable> {
     let rows: Vec<_> = paper_results::OTHER_RESULTS.iter().filter_map(row).collect();
     (!rows.is_empty()).then(|| ReportTable {
         id: "paper".to_owned(),
-        section: "table",
+        section: "paper",
         title: "The paper's results outside Table 1".to_owned(),
         caption:
             "In percent, cumulative over episodes; the paper's with Qwen3-4B, ours with the policy in parentheses."

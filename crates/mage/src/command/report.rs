@@ -2,6 +2,7 @@
 
 use crate::{
     cli::ReportArgs,
+    command::train::shell_quote,
     output::{BOLD, Output, styled},
     usage,
 };
@@ -10,7 +11,10 @@ use mage_report::{
     PngRenderer, ReportLimits, TrainingRun, csv, figures, html, load_report, markdown, tables, unevaluated_runs,
 };
 use serde_json::json;
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 pub(crate) fn run(args: &ReportArgs, out: &Output) -> anyhow::Result<()> {
     if let Some(missing) = args.paths.iter().find(|p| !p.exists()) {
@@ -69,13 +73,14 @@ pub(crate) fn run(args: &ReportArgs, out: &Output) -> anyhow::Result<()> {
 fn how_to_evaluate(runs: &[&TrainingRun]) -> Option<String> {
     let first = runs.first()?;
     let noun = if runs.len() == 1 { "run" } else { "runs" };
+    let path = |end: &str| shell_quote(Path::new(&format!("{}{end}", first.path)));
     Some(format!(
-        "Table 1 lacks {} {noun} without an evaluation on the paper's task set. For {}: mage eval --preset {} {} \
-         --tasks 128 --episodes 10 --early-stop --trajectories {2}.jsonl --summary {2}.json, then add these files to \
-         the report",
+        "Table 1 lacks {} {noun} without an evaluation on the paper's task set. For example: mage eval --preset {} {} \
+         --tasks 128 --episodes 10 --early-stop --trajectories {} --summary {}, then add these files to the report",
         runs.len(),
-        first.name(),
         first.env,
-        first.path,
+        path(""),
+        path(".jsonl"),
+        path(".json"),
     ))
 }

@@ -1,6 +1,6 @@
 //! `mage sweep`: runs all cells of a grid of training runs and evaluations.
 
-use super::train::{stop_on_ctrl_c, train_env};
+use super::train::{shell_quote, stop_on_ctrl_c, train_env};
 use crate::{
     App,
     cli::{Cli, Command, SweepArgs},
@@ -392,7 +392,7 @@ impl SweepRunner<'_> {
             return Err(anyhow!("{} of {} cells failed: {}", failed.len(), cells.len(), failed.join(", ")));
         }
         if !self.out.json {
-            let next = format!("mage report {}", self.dir.display());
+            let next = format!("mage report {}", shell_quote(&self.dir));
             self.out.line(format!(
                 "all cells are finished, except those that need --endpoint; build the report, which states where token budgets \
                  differ, with {}",
