@@ -58,6 +58,26 @@ pub struct PromptSource {
     pub windows: HistoryWindows,
 }
 
+/// Compact play prompt of all environments.
+const PLAY_COMPACT: &str = include_str!("../prompts/shared/play.compact.jinja");
+/// Compact reflection prompt of all environments.
+const REFLECT_COMPACT: &str = include_str!("../prompts/shared/reflect.compact.jinja");
+
+impl PromptSource {
+    /// Templates that show rules, memory, observation, turns and legal actions. `rules` is a template, too; `seat` is
+    /// the agent's seat.
+    pub fn from_rules(rules: impl Into<Cow<'static, str>>) -> Self {
+        PromptSource {
+            rules: rules.into(),
+            play_full: Cow::Borrowed(include_str!("../prompts/shared/play.full.jinja")),
+            reflect_full: Cow::Borrowed(include_str!("../prompts/shared/reflect.full.jinja")),
+            play_compact: Cow::Borrowed(PLAY_COMPACT),
+            reflect_compact: Cow::Borrowed(REFLECT_COMPACT),
+            windows: HistoryWindows::GAMES,
+        }
+    }
+}
+
 /// The windows of past turns in each kind of prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -145,6 +165,11 @@ impl PromptLibrary {
         self.sources.insert(env.to_owned(), source);
     }
 
+    /// Adds the default templates of an environment with these rules, unless it has templates already.
+    pub fn add_default(&mut self, env: &str, rules: &str) {
+        self.sources.entry(env.to_owned()).or_insert_with(|| PromptSource::from_rules(rules.to_owned()));
+    }
+
     /// The compiled templates of an environment.
     pub fn get(&self, env: &str) -> Result<Arc<PromptSet>> {
         let source = self.sources.get(env).ok_or_else(|| Error::NoPrompts { env: env.to_owned() })?;
@@ -159,8 +184,8 @@ macro_rules! builtin_source {
             rules: Cow::Borrowed(include_str!(concat!("../prompts/", $env, "/rules.jinja"))),
             play_full: Cow::Borrowed(include_str!(concat!("../prompts/", $env, "/play.full.jinja"))),
             reflect_full: Cow::Borrowed(include_str!(concat!("../prompts/", $env, "/reflect.full.jinja"))),
-            play_compact: Cow::Borrowed(include_str!(concat!("../prompts/", $env, "/play.compact.jinja"))),
-            reflect_compact: Cow::Borrowed(include_str!(concat!("../prompts/", $env, "/reflect.compact.jinja"))),
+            play_compact: Cow::Borrowed(PLAY_COMPACT),
+            reflect_compact: Cow::Borrowed(REFLECT_COMPACT),
             windows: $windows,
         }
     };

@@ -10,6 +10,7 @@ mod metrics_curves;
 mod metrics_intervals;
 mod prompt_methods;
 mod prompts_alfworld;
+mod prompts_default;
 mod prompts_kuhn;
 mod prompts_sokoban;
 mod prompts_tictactoe;

@@ -70,17 +70,34 @@ pub trait Game: Send + Sync {
     fn observe(&self, s: &Self::State, player: u8) -> String;
 }
 
-/// A game with a text interface.
+/// A game with a text interface. Only the names of actions are required; the rest follows from [`Game::observe`].
 pub trait TextGame: Game {
-    /// The state for an agent in seat `player`, in sentences and compact words; at the end, also the result and the
-    /// information that the rules then reveal.
-    fn describe(&self, s: &Self::State, player: u8) -> Observation;
-
     /// The canonical name of an action, as used in prompts.
     fn action_name(&self, a: ActionId) -> String;
 
-    /// Parses an action from the text between the tags. The error states the problem.
-    fn read_action(&self, s: &Self::State, text: &str) -> Result<ActionId, String>;
+    /// The state for an agent in seat `player`, in sentences and compact words; at the end, also the result and the
+    /// information that the rules then reveal. The default is the information state in both forms.
+    fn describe(&self, s: &Self::State, player: u8) -> Observation {
+        let text = self.observe(s, player);
+        Observation { compact: text.clone(), text }
+    }
+
+    /// Parses an action from the text between the tags. The error states the problem. The default accepts the names of
+    /// the legal actions in any case.
+    fn read_action(&self, s: &Self::State, text: &str) -> Result<ActionId, String> {
+        let legal = self.legal(s);
+        let named = |a: &&ActionId| self.action_name(**a).eq_ignore_ascii_case(text.trim());
+        legal.iter().find(named).copied().ok_or_else(|| {
+            let names: Vec<String> = legal.iter().map(|a| self.action_name(*a)).collect();
+            format!("expected one of {}", names.join(", "))
+        })
+    }
+
+    /// A factual reflection on a finished game in compact words: what the player learned about the others. The default
+    /// is the last observation.
+    fn facts(&self, s: &Self::State, player: u8) -> String {
+        self.describe(s, player).compact
+    }
 
     /// The current state without history, as one player may know it. Transitions are grouped by it.
     fn anchor(&self, s: &Self::State, player: u8) -> String {
@@ -113,6 +130,22 @@ pub trait Opponent<G: Game>: Send + Sync {
 
     /// Called when a game has ended.
     fn game_over(&self, _game: &G, _s: &G::State, _seat: u8) {}
+}
+
+/// A function of the game, a state and a seat that returns action probabilities.
+impl<G, F> Opponent<G> for F
+where
+    G: Game,
+    F: Fn(&G, &G::State, u8) -> ActionProbs + Send + Sync,
+{
+    fn policy(&self, game: &G, s: &G::State, seat: u8) -> Option<ActionProbs> {
+        Some(self(game, s, seat))
+    }
+}
+
+/// The probabilities of actions 0, 1, 2 and so on.
+pub fn action_probs(probs: impl IntoIterator<Item = f64>) -> ActionProbs {
+    (0..).map(ActionId).zip(probs).collect()
 }
 
 /// Plays legal actions uniformly.

@@ -64,19 +64,13 @@ impl<G: TextGame> Opponent<G> for HumanOpponent {
 
 /// An environment with the agent in `seat` and the human player in the other.
 pub(crate) fn game_env<G: TextGame>(
-    game: G,
+    game: Arc<G>,
     human: Arc<dyn HumanPlayer>,
     seat: u8,
     deal: crate::Deal,
     seed: Seed,
 ) -> GameEnv<G> {
-    GameEnv::new_unreset(
-        Arc::new(game),
-        OpponentSchedule::stationary("human", Arc::new(HumanOpponent(human))),
-        seat,
-        deal,
-        seed,
-    )
+    GameEnv::new_unreset(game, OpponentSchedule::stationary("human", Arc::new(HumanOpponent(human))), seat, deal, seed)
 }
 
 #[cfg(test)]

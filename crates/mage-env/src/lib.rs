@@ -40,7 +40,7 @@ mod without_replacement;
 mod world_solver;
 mod worlds;
 
-pub use games::{kuhn, tictactoe};
+pub use games::{EpisodeFacts, GameSpec, kuhn, tictactoe};
 pub use mage_rng::{Hash, Rng, Seed};
 pub use worlds::{alfworld, sokoban, webshop};
 
@@ -50,7 +50,7 @@ pub use env_info::{EnvInfo, OptionDoc};
 pub use error::{Error, Result, nearest_name};
 pub use game::{
     ActionId, ActionList, ActionProbs, CurrentPlayer, Game, MAX_PLAYERS, Opponent, TextGame, UniformOpponent,
-    sample_action, sample_uniform,
+    action_probs, sample_action, sample_uniform,
 };
 pub use game_env::{Deal, GameEnv};
 pub use human_player::{HumanPlayer, HumanView};

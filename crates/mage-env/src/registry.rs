@@ -21,6 +21,11 @@ pub trait EnvSpec: Send + Sync {
     /// The description.
     fn info(&self) -> EnvInfo;
 
+    /// The rules, in sentences, for environments without prompt templates of their own.
+    fn rules(&self) -> &str {
+        ""
+    }
+
     /// Builds the environment of a task. Fails if the task is invalid.
     fn build(&self, task: &Task) -> Result<Box<dyn Env>>;
 

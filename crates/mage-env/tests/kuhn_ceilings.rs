@@ -5,8 +5,8 @@
 
 use crate::kuhn_support::{close, paper_mix, report, row};
 use mage_env::{
-    CurrentPlayer, Deal, Env, EnvSpec, Game, GameEnv, Opponent, OpponentSchedule, OpponentSpec, OptionMap,
-    ParsedAction, Population, PopulationMember, Seed, TextGame, UniformOpponent,
+    CurrentPlayer, Deal, Env, EnvSpec, EpisodeFacts, Game, GameEnv, Opponent, OpponentSchedule, OpponentSpec,
+    OptionMap, ParsedAction, Population, PopulationMember, Seed, TextGame, UniformOpponent,
     kuhn::{self, BET, Card, Hand, Kuhn, KuhnSpec, PASS, StrategyTable},
     solvers::{
         BayesAdaptiveSolver, Candidate, HistoryTree, Profile, ScoreObjective, SeatOracle, best_response,
@@ -365,6 +365,7 @@ fn played_scores(
 ) -> Vec<(f64, f64)> {
     let episodes = bayes.episodes();
     let mut sums = vec![(0.0, 0.0); episodes as usize];
+    let facts = EpisodeFacts::new(&Kuhn).unwrap();
     for i in 0..n {
         let seed = Seed::new(17).child("measured").at(i);
         let pick = mage_rng::weighted_index(members.iter().map(|(w, _)| *w), &mut seed.child("who").rng());
@@ -382,8 +383,8 @@ fn played_scores(
                 let action = bayes.best_action(&belief, episodes - episode, objective, &texts).unwrap();
                 env.step(&ParsedAction::Act(Kuhn.action_name(action.expect("possible"))));
             };
-            let facts = kuhn::facts(env.state(), bayes.seat());
-            belief = kuhn::update_from_facts(bayes, &belief, &facts).unwrap().expect("possible");
+            let words = Kuhn.facts(env.state(), bayes.seat());
+            belief = facts.update(bayes, &belief, &words).unwrap().expect("possible");
             let cell = &mut sums[episode as usize];
             *cell = (cell.0 + score, cell.1 + score * score);
         }
@@ -446,6 +447,7 @@ fn belief_updates_from_facts_equal_those_from_observations() {
         StrategyTable::by_role([0.1, 0.2, 0.3], [0.4, 0.5, 0.6]),
     ];
     let candidates: Vec<_> = tables.iter().enumerate().map(|(i, t)| stationary(&i.to_string(), 0.2, *t)).collect();
+    let facts = EpisodeFacts::new(&Kuhn).unwrap();
     for seat in 0..2_u8 {
         let bayes = BayesAdaptiveSolver::new(&Kuhn, seat, Deal::Fresh, &candidates, 2).unwrap();
         for (own, line) in (0..3).flat_map(|c| ["pp", "bp", "bb", "pbp", "pbb"].map(|l| (c, l))) {
@@ -457,7 +459,7 @@ fn belief_updates_from_facts_equal_those_from_observations() {
                     line.chars().for_each(|c| Kuhn.apply(&mut hand, if c == 'b' { BET } else { PASS }));
                     hand
                 };
-                let facts = kuhn::facts(&hand(other), seat);
+                let words = Kuhn.facts(&hand(other), seat);
                 let observation = Kuhn.observe(&hand(other), seat);
                 let indistinguishable: Vec<u8> =
                     (0..3).filter(|h| *h != own && Kuhn.observe(&hand(*h), seat) == observation).collect();
@@ -486,11 +488,11 @@ fn belief_updates_from_facts_equal_those_from_observations() {
                         indistinguishable.iter().map(of).sum()
                     })
                     .collect();
-                let seen = kuhn::observations_from_facts(&facts, bayes.seat()).unwrap();
+                let seen = facts.observations(seat, &words).unwrap();
                 let ours = bayes.likelihood(&seen.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
-                ours.iter().zip(&by_hand).for_each(|(a, b)| assert!((a - b).abs() < 1e-12, "{facts}: {a} is not {b}"));
+                ours.iter().zip(&by_hand).for_each(|(a, b)| assert!((a - b).abs() < 1e-12, "{words}: {a} is not {b}"));
                 let total: f64 = by_hand.iter().sum();
-                let next = kuhn::update_from_facts(&bayes, &bayes.prior(), &facts).unwrap();
+                let next = facts.update(&bayes, &bayes.prior(), &words).unwrap();
                 match next {
                     Some(next) => next.iter().zip(&by_hand).for_each(|(a, b)| assert!((a - b / total).abs() < 1e-12)),
                     None => assert_eq!(total, 0.0),
@@ -516,7 +518,8 @@ fn impossible_observations_give_none_and_invalid_ones_errors() {
     assert!(
         bayes.best_action(&prior, 3, ScoreObjective::Sum, &["Q"]).unwrap_err().to_string().contains("3 episodes left")
     );
-    assert!(kuhn::observations_from_facts("K K open BET _ _", 0).unwrap_err().to_string().contains("is not a hand"));
+    let unknown = EpisodeFacts::new(&Kuhn).unwrap().observations(0, "K K open BET _ _").unwrap_err().to_string();
+    assert!(unknown.contains("`K K open BET _ _` does not describe a game from seat 0"), "{unknown}");
     assert!(BayesAdaptiveSolver::new(&Kuhn, 2, Deal::Fresh, &archetypes(), 2).is_err());
     assert!(BayesAdaptiveSolver::new(&Kuhn, 0, Deal::Fresh, &archetypes()[..2], 2).is_err());
 }

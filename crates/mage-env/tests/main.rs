@@ -3,6 +3,7 @@
 mod alfworld_files;
 mod alfworld_mutated;
 mod alfworld_rules;
+mod game_spec;
 mod kuhn_ceilings;
 mod kuhn_cfr;
 mod kuhn_pass_at_k;

@@ -3,7 +3,7 @@
 //! ```no_run
 //! fn main() -> std::process::ExitCode {
 //!     let mut app = mage::App::builtin();
-//!     // app.registry.register(MyEnvironment); app.prompts.add("mine", …);
+//!     // app.register(my_environment());
 //!     mage::main(&app)
 //! }
 //! ```
@@ -23,7 +23,7 @@ mod text;
 use clap::Parser;
 use cli::{Cli, Command};
 use mage_core::prompt::PromptLibrary;
-use mage_env::Registry;
+use mage_env::{EnvSpec, Registry};
 use output::Output;
 use std::{ffi::OsString, process::ExitCode};
 
@@ -39,6 +39,13 @@ impl App {
     /// The built-in environments.
     pub fn builtin() -> Self {
         App { registry: Registry::builtin(), prompts: PromptLibrary::builtin() }
+    }
+
+    /// Adds or replaces an environment. Without templates in [`prompts`](App::prompts), its prompts consist of its rules,
+    /// observations and legal actions.
+    pub fn register(&mut self, spec: impl EnvSpec + 'static) {
+        self.prompts.add_default(spec.id().as_str(), spec.rules());
+        self.registry.register(spec);
     }
 }
 

@@ -4,15 +4,11 @@
 //! after a bet folds, a bet after a bet calls; after pass-bet, seat 0 decides once more. Rules and numbering (0 pass, 1
 //! bet; cards 0, 1, 2) are OpenSpiel's, and all 58 histories are tested against it.
 
-mod facts;
 mod opponents;
 mod rules;
-mod scripted_agents;
 mod spec;
 mod text;
 
-pub use facts::{observations_from_facts, update_from_facts};
 pub use opponents::{AGGRESSIVE, CONSERVATIVE, INTERMEDIATE, StrategyTable, equilibrium, opponent_kinds};
 pub use rules::{BET, Card, Hand, Kuhn, PASS};
-pub use spec::{KuhnOptions, KuhnSpec};
-pub use text::{REFLECTION_WORDS, facts};
+pub use spec::KuhnSpec;

@@ -69,11 +69,6 @@ impl StrategyTable {
         StrategyTable { bet: self.bet.map(|row| row.map(|p| f64::from(u8::from(p > 0.5)))) }
     }
 
-    /// Bet probability with this card after this betting history (`""`, `pb`, `p` or `b`).
-    pub(crate) fn bet_probability(&self, card: Card, history: &str) -> Option<f64> {
-        BET_HISTORIES.iter().position(|s| *s == history).map(|i| self.bet[usize::from(card.0)][i])
-    }
-
     fn bet_in(&self, hand: &Hand, seat: u8) -> f64 {
         let card = hand.card(seat).expect("players act after the deal");
         self.bet[usize::from(card.0)][usize::from(seat) * 2 + usize::from(hand.facing_bet())]
@@ -188,13 +183,13 @@ mod tests {
         };
         for card in Card::ALL {
             let hand = Hand::dealt(card, Card((card.0 + 1) % 3));
-            let p = table.bet_probability(card, "").unwrap();
+            let p = bet(&table, card.0, "");
             assert_eq!(at(&OpponentSpec::of_kind("cfr_sampled"), &hand), p);
             assert_eq!(at(&spec("cfr_sampled", 1000), &hand), p);
             assert_eq!(at(&OpponentSpec::of_kind("cfr_argmax"), &hand), f64::from(u8::from(p > 0.5)));
         }
         // First seat bets the King only and calls with Queen and King; second seat bets and calls with the King only.
-        let by_history = BET_HISTORIES.map(|s| Card::ALL.map(|c| table.argmax().bet_probability(c, s).unwrap()));
+        let by_history = BET_HISTORIES.map(|s| Card::ALL.map(|c| bet(&table.argmax(), c.0, s)));
         assert_eq!(by_history, [[0.0, 0.0, 1.0], [0.0, 1.0, 1.0], [0.0, 0.0, 1.0], [0.0, 0.0, 1.0]]);
         assert!(kinds.build(&spec("cfr_argmax", 0)).err().unwrap().to_string().contains("not between 1 and"));
         let typo =

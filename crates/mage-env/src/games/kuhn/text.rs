@@ -4,7 +4,7 @@ use super::rules::{BET, Card, Hand, Kuhn, PASS};
 use crate::{ActionId, Game, Observation, TextGame};
 
 /// Words of a factual compact reflection: own card, shown card, and two (situation, action) pairs of the opponent.
-pub const REFLECTION_WORDS: usize = 6;
+const REFLECTION_WORDS: usize = 6;
 
 /// Every word of the compact form.
 pub(super) fn compact_words() -> Vec<String> {
@@ -18,6 +18,21 @@ impl TextGame for Kuhn {
 
     fn action_name(&self, a: ActionId) -> String {
         (if a == BET { "BET" } else { "PASS" }).to_owned()
+    }
+
+    /// Own card, the shown card or `?`, and for each of the opponent's decisions whether it faced a bet and its action.
+    fn facts(&self, s: &Hand, player: u8) -> String {
+        let mut words = vec![letter(s.card(player)), shown(s, player)];
+        let mut facing = false;
+        for (i, a) in s.actions().enumerate() {
+            if i as u8 % 2 != player {
+                words.push(if facing { "facing" } else { "open" }.to_owned());
+                words.push(self.action_name(a));
+            }
+            facing = a == BET;
+        }
+        words.resize(REFLECTION_WORDS, "_".to_owned());
+        words.join(" ")
     }
 
     fn render(&self, s: &Hand, player: u8) -> Option<String> {
@@ -91,22 +106,6 @@ fn shown(s: &Hand, player: u8) -> String {
     if s.showdown() { letter(s.card(1 - player)) } else { "?".to_owned() }
 }
 
-/// The factual reflection on a finished hand, in compact words: own card, the shown card or `?`, and for each of the
-/// opponent's decisions whether it faced a bet and its action. It contains only what the player observed.
-pub fn facts(s: &Hand, player: u8) -> String {
-    let mut words = vec![letter(s.card(player)), shown(s, player)];
-    let mut facing = false;
-    for (i, a) in s.actions().enumerate() {
-        if i as u8 % 2 != player {
-            words.push(if facing { "facing" } else { "open" }.to_owned());
-            words.push(Kuhn.action_name(a));
-        }
-        facing = a == BET;
-    }
-    words.resize(REFLECTION_WORDS, "_".to_owned());
-    words.join(" ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -145,10 +144,10 @@ mod tests {
 
     #[test]
     fn facts_contain_what_the_player_observed_of_the_opponent() {
-        assert_eq!(facts(&play(2, 1, "pbb"), 0), "K Q open BET _ _");
-        assert_eq!(facts(&play(2, 1, "bp"), 0), "K ? facing PASS _ _");
-        assert_eq!(facts(&play(2, 1, "pbb"), 1), "Q K open PASS facing BET");
-        assert_eq!(facts(&play(2, 1, "pp"), 1), "Q K open PASS _ _");
+        assert_eq!(Kuhn.facts(&play(2, 1, "pbb"), 0), "K Q open BET _ _");
+        assert_eq!(Kuhn.facts(&play(2, 1, "bp"), 0), "K ? facing PASS _ _");
+        assert_eq!(Kuhn.facts(&play(2, 1, "pbb"), 1), "Q K open PASS facing BET");
+        assert_eq!(Kuhn.facts(&play(2, 1, "pp"), 1), "Q K open PASS _ _");
     }
 
     #[test]

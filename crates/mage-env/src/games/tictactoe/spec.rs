@@ -94,7 +94,7 @@ impl EnvSpec for TicTacToeSpec {
     }
 
     fn build_with_human(&self, task: &Task, human: Arc<dyn HumanPlayer>) -> Result<Option<Box<dyn Env>>> {
-        Ok(Some(Box::new(human_player::game_env(TicTacToe, human, task.seat.min(1), Deal::Fresh, task.seed))))
+        Ok(Some(Box::new(human_player::game_env(Arc::new(TicTacToe), human, task.seat.min(1), Deal::Fresh, task.seed))))
     }
 
     fn check(&self, population: &Population) -> Result<()> {
