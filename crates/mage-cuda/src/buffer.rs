@@ -40,10 +40,16 @@ fn format_bytes(bytes: usize) -> String {
     }
 }
 
+/// Size of `len` elements.
+pub(crate) fn bytes_of<T: Pod>(len: usize) -> Result<usize> {
+    let too_large = || CudaError::new("allocating memory", format!("{len} elements exceed the address space"));
+    len.checked_mul(size_of::<T>()).ok_or_else(too_large)
+}
+
 impl<T: Pod> DeviceBuffer<T> {
     /// Allocates `len` elements, uninitialised.
     pub(crate) fn new(device: &Arc<CudaDevice>, len: usize) -> Result<Self> {
-        let bytes = (len * size_of::<T>()).max(16);
+        let bytes = bytes_of::<T>(len)?.max(16);
         device.bind()?;
         // SAFETY: freed on drop.
         let at = unsafe { result::malloc_sync(bytes) };
@@ -106,7 +112,7 @@ impl<T: Pod> DeviceBuffer<T> {
 
     /// Device address of element `i`.
     pub(crate) fn at(&self, i: usize) -> u64 {
-        debug_assert!(i <= self.len);
+        assert!(i <= self.len, "element {i} of a buffer of {}", self.len);
         self.at + (i * size_of::<T>()) as u64
     }
 
@@ -129,7 +135,7 @@ impl<T: Pod> DeviceBuffer<T> {
     /// Copies `from` to the elements from `first` on, in stream order.
     pub(crate) fn upload_at(&self, stream: &Stream, first: usize, from: &[T]) -> Result<()> {
         assert!(
-            first + from.len() <= self.len,
+            first <= self.len && from.len() <= self.len - first,
             "{} elements exceed a buffer of {} from element {first}",
             from.len(),
             self.len
@@ -148,7 +154,7 @@ impl<T: Pod> DeviceBuffer<T> {
 
     /// Zeroes `count` elements from `first` on, in stream order.
     pub(crate) fn clear(&self, stream: &Stream, first: usize, count: usize) -> Result<()> {
-        assert!(first + count <= self.len);
+        assert!(first <= self.len && count <= self.len - first);
         // SAFETY: the range is within the allocation.
         unsafe { result::memset_d8_async(self.at(first), 0, count * size_of::<T>(), stream.raw) }
             .context("zeroing GPU memory")
@@ -189,6 +195,12 @@ pub(crate) mod tests {
         let expected =
             ["16 bytes", "1023 bytes", "1.0 KiB", "4.8 KiB", "1.0 MiB", "1.5 MiB", "64.0 MiB", "1048576 MiB"];
         assert_eq!(formatted, expected);
+    }
+
+    pub(crate) fn sizes_beyond_the_address_space_are_refused() {
+        assert_eq!(bytes_of::<f32>(1 << 61).unwrap(), 1 << 63);
+        // 0 modulo 2^64.
+        assert!(bytes_of::<f32>(1 << 62).unwrap_err().to_string().contains("address space"));
     }
 
     pub(crate) fn out_of_memory_reports_the_requested_and_the_free_size() {

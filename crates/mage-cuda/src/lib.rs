@@ -117,6 +117,7 @@ fn main() -> std::process::ExitCode {
             Ok(()),
             tests![
                 buffer::tests::sizes_are_formatted_in_a_suitable_unit,
+                buffer::tests::sizes_beyond_the_address_space_are_refused,
                 library_search::tests::broken_libraries_are_reported_and_not_used,
                 library_search::tests::libraries_that_lack_a_function_are_not_used,
                 lora::tests::ranks_that_are_not_multiples_of_8_are_rejected,

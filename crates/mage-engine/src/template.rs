@@ -2,8 +2,9 @@
 
 use crate::{ChatMessage, Error, Result, Thinking};
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::Serde;
-use minijinja::{Environment, ErrorKind, Value, context};
+use minijinja::value::{Kwargs, Rest, Serde, StringInput, ValueOrKwargs};
+use minijinja::{Environment, ErrorKind, State, Value, context, filters};
+use minijinja_contrib::pycompat;
 use std::io::{self, Write};
 
 const NAME: &str = "chat_template";
@@ -13,6 +14,12 @@ const MAX_INSTRUCTIONS: u64 = 20_000_000;
 
 /// Bytes of one rendered conversation.
 const MAX_BYTES: usize = 1 << 28;
+
+/// Digits of a field width in a format string.
+const MAX_WIDTH_DIGITS: usize = 4;
+
+/// Columns by which `indent` may indent.
+const MAX_INDENT: usize = 1000;
 
 /// A compiled chat template.
 #[derive(Debug)]
@@ -26,7 +33,17 @@ impl ChatTemplate {
         let mut env = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         env.set_syntax(syntax.map_err(|e| Error::invalid("chat template", describe(&e)))?);
-        env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        env.set_unknown_method_callback(|state, value, method, arguments| {
+            if method == "format" {
+                check_widths(value)?;
+            }
+            pycompat::unknown_method_callback(state, value, method, arguments)
+        });
+        env.add_filter("format", |state: &mut State, format: &Value, values: Rest<ValueOrKwargs>| {
+            check_widths(format)?;
+            filters::format(state, format, values)
+        });
+        env.add_filter("indent", indent);
         env.add_function("raise_exception", |text: String| -> std::result::Result<Value, minijinja::Error> {
             Err(minijinja::Error::new(ErrorKind::InvalidOperation, text))
         });
@@ -60,6 +77,43 @@ impl ChatTemplate {
         rendered.map_err(|e| Error::invalid("chat template", describe(&e)))?;
         Ok(String::from_utf8_lossy(&out.bytes).into_owned())
     }
+}
+
+/// Refuses a format string with a field of great width or precision, or with one taken from an argument. `%s` starts a
+/// field of the filter, `{` one of the method.
+fn check_widths(format: &Value) -> std::result::Result<(), minijinja::Error> {
+    let text = format.as_str().unwrap_or_default();
+    let of_filter = text.split('%').skip(1).map(|field| {
+        let field = field.strip_prefix('(').and_then(|named| named.split_once(')')).map_or(field, |(_, field)| field);
+        field.split(|c: char| !"#0- +.*123456789".contains(c)).next().unwrap_or_default()
+    });
+    let of_method = text.split('{').skip(1).map(|field| field.split('}').next().unwrap_or_default());
+    let is_wide = |field: &str| {
+        let mut numbers = field.rsplit(':').next().unwrap_or_default().split(|c: char| !c.is_ascii_digit());
+        numbers.any(|digits| digits.len() > MAX_WIDTH_DIGITS) || field.contains('*')
+    };
+    match of_filter.chain(of_method).any(is_wide) {
+        true => {
+            Err(minijinja::Error::new(ErrorKind::InvalidOperation, "the format string has a field that is too wide"))
+        }
+        false => Ok(()),
+    }
+}
+
+/// The filter of minijinja, with a limit.
+fn indent(
+    text: StringInput<'_>,
+    width: Option<usize>,
+    first: Option<bool>,
+    blank: Option<bool>,
+    named: Kwargs,
+) -> std::result::Result<Value, minijinja::Error> {
+    let columns = width.or(named.get("width")?);
+    if columns.is_some_and(|columns| columns > MAX_INDENT) {
+        let problem = format!("indent by more than {MAX_INDENT} columns");
+        return Err(minijinja::Error::new(ErrorKind::InvalidOperation, problem));
+    }
+    filters::indent(text, width, first, blank, named)
 }
 
 /// Rendered text; an error beyond [`MAX_BYTES`].
@@ -103,5 +157,29 @@ mod tests {
         let error = render(endless).unwrap_err().to_string();
         assert!(error.contains("chat template") && error.contains("fuel"), "{error}");
         assert_eq!(render("{% for a in range(3) %}x{% endfor %}").unwrap(), "xxx");
+    }
+
+    #[test]
+    fn wide_fields_and_indents_are_refused() {
+        let render = |source: &str| ChatTemplate::new(source).unwrap().render(&[], Thinking::Off, true, None, None);
+        for source in [
+            "{{ '%1000000000d'|format(1) }}",
+            "{{ '%*d'|format(1000000000, 1) }}",
+            "{{ '%.1000000000f'|format(1) }}",
+            "{{ '{:>1000000000}'.format(1) }}",
+            "{{ 'a'|indent(10000000000) }}",
+            "{{ 'a'|indent(width=10000000000) }}",
+        ] {
+            let error = render(source).unwrap_err().to_string();
+            assert!(error.contains("too wide") || error.contains("1000 columns"), "{source}: {error}");
+        }
+        let accepted = [
+            ("{{ '%5d of 20250101 ** %s'|format(1, 2) }}", "    1 of 20250101 ** 2"),
+            ("{{ '{:>3}, {}'.format(1, 2) }}", "  1, 2"),
+            ("{{ 'a\nb'|indent(2) }}", "a\n  b"),
+        ];
+        for (source, text) in accepted {
+            assert_eq!(render(source).unwrap(), text);
+        }
     }
 }

@@ -25,6 +25,7 @@ mod deserialize;
 mod env;
 mod env_info;
 mod error;
+mod files;
 mod game;
 mod game_env;
 mod games;

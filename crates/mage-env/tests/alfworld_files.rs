@@ -65,3 +65,49 @@ fn invalid_archives_are_named_in_errors() {
         assert!(error.contains(name), "{error}");
     }
 }
+
+#[cfg(unix)]
+#[test]
+fn links_that_lead_in_circles_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let split = folder.path().join("json_2.1.1/train");
+    std::fs::create_dir_all(&split).unwrap();
+    // Followed without a check, two of them give 2^40 paths.
+    for name in ["one", "two"] {
+        std::os::unix::fs::symlink(".", split.join(name)).unwrap();
+    }
+    let error = GameDataset::open(folder.path()).unwrap().split("train").err().unwrap().to_string();
+    assert!(error.contains("remove the link") && error.contains("train"), "{error}");
+}
+
+#[test]
+fn archives_with_overlong_paths_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    for (kind, name) in [(tar::EntryType::GNULongName, "long.tar"), (tar::EntryType::XHeader, "pax.tar")] {
+        let mut archive = tar::Builder::new(Vec::new());
+        let path = vec![b'a'; 2 << 20];
+        for (kind, content) in [(kind, &path[..]), (tar::EntryType::Regular, b"")] {
+            let mut header = tar::Header::new_gnu();
+            header.set_entry_type(kind);
+            header.set_size(content.len() as u64);
+            header.set_cksum();
+            archive.append(&header, content).unwrap();
+        }
+        let file = folder.path().join(name);
+        std::fs::write(&file, archive.into_inner().unwrap()).unwrap();
+        let error = GameDataset::open(&file).unwrap().split("train").err().unwrap().to_string();
+        assert!(error.contains(name) && error.contains("too large"), "{error}");
+    }
+}
+
+#[test]
+fn recordings_name_games_below_the_data_directory_only() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(folder.path().join("json_2.1.1/train")).unwrap();
+    let golden = folder.path().join("golden.jsonl");
+    for game in ["/etc/passwd", "json_2.1.1/../../secret", "../secret"] {
+        std::fs::write(&golden, format!("{{\"game\": \"{game}\", \"steps\": []}}\n")).unwrap();
+        let error = AlfworldSpec::default().conform(&golden, Some(folder.path())).unwrap_err().to_string();
+        assert!(error.contains(game) && error.contains("not a path below the data directory"), "{error}");
+    }
+}

@@ -32,9 +32,10 @@
 //!
 //! # Unsafe code
 //!
-//! Only in `cpu::simd` (intrinsics, used after CPU feature detection) and in `cpu` (pointers into buffers whose lengths are
+//! Only in `cpu::simd` (intrinsics, used after CPU feature detection), in `cpu` (pointers into buffers whose lengths are
 //! checked against the shapes first, so that inner loops run without bounds checks and threads can write disjoint rows and
-//! columns of one buffer).
+//! columns of one buffer), and where the CPU backend, which checks the blocks of each step, lets tasks write the KV cache
+//! concurrently.
 
 #[allow(unsafe_code)]
 mod cpu;

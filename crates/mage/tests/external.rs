@@ -1,6 +1,7 @@
-//! Tests of the command line with recordings of the original engines and official data.
+//! Tests of the command line with recordings of the original engines, official data, and tools of the machine.
 
 mod common;
+mod file_faults;
 mod official_data;
 
 use mage_testing::{data, run, tests};
@@ -17,5 +18,6 @@ fn main() -> ExitCode {
         ),
         (data("sokoban"), tests![official_data::boxoban_levels_are_solvable_within_their_maximum_turns]),
         (data("webshop"), tests![official_data::webshop_recordings_are_replayed]),
+        (file_faults::requirement(), tests![file_faults::nothing_is_lost_by_faults_of_file_operations]),
     ])
 }

@@ -90,6 +90,31 @@ fn results_are_identical_with_one_and_two_threads() {
 }
 
 #[test]
+fn a_surplus_checkpoint_of_a_killed_process_is_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    ok(&mut train(&run, &["--set", "checkpoint.keep=1"]));
+    let checkpoints = || {
+        let entries = fs::read_dir(run.join("checkpoints")).unwrap();
+        let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    let expected = checkpoints();
+    // Half removed when the process was killed: before its result was written, and after.
+    for killed_before_its_result in [true, false] {
+        let surplus = run.join("checkpoints/000001");
+        fs::create_dir(&surplus).unwrap();
+        fs::copy(run.join("checkpoints/000006/config.json"), surplus.join("config.json")).unwrap();
+        if killed_before_its_result {
+            fs::remove_file(run.join("result.json")).unwrap();
+        }
+        ok(&mut resume(&run, &[]));
+        assert_eq!(checkpoints(), expected);
+    }
+}
+
+#[test]
 fn a_run_killed_at_any_time_resumes_with_identical_results() {
     let dir = tempfile::tempdir().unwrap();
     let whole = dir.path().join("whole");

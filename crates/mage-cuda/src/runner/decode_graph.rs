@@ -105,8 +105,10 @@ impl ModelRunner {
         let (graph, _) = &self.graphs.0[&key];
         // SAFETY: all memory it refers to is valid: reallocation clears the graphs, and the weights are those given.
         unsafe { graph.replay(&self.stream) }?;
-        self.stream.wait()?;
-        results[..num_sequences].copy_from_slice(&self.pinned_results.as_slice()[..num_sequences]);
+        self.pinned_inputs.wait(&self.stream)?;
+        // SAFETY: the only stream whose kernels write the results is idle.
+        let pinned_results = unsafe { self.pinned_results.as_slice() };
+        results[..num_sequences].copy_from_slice(&pinned_results[..num_sequences]);
         Ok(())
     }
 

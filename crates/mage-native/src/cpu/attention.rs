@@ -97,6 +97,11 @@ fn scratch_slice(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
     &mut buffer[..len]
 }
 
+/// Parallel tasks write the rows of their span: the spans must be ascending and disjoint.
+fn assert_disjoint(spans: &[Span]) {
+    assert!(spans.windows(2).all(|s| s[0].query + s[0].query_len <= s[1].query), "attention: spans overlap");
+}
+
 /// Calls `work` for each (span, KV head), in parallel if there is enough work.
 fn over_tasks(cpu: &Cpu, heads: Heads, spans: &[Span], work: impl Fn(&Span, usize) + Sync) {
     let size: usize = spans.iter().map(|s| s.query_len * s.key_len).sum::<usize>() * heads.q * heads.dim;
@@ -125,6 +130,7 @@ impl Cpu {
         let queries: usize = spans.iter().map(|s| s.query + s.query_len).max().unwrap_or(0);
         assert!(out.len() >= queries * out_dim && logsumexp.len() >= queries * heads.q);
         assert!(spans.iter().all(|s| s.query_len <= s.key_len));
+        assert_disjoint(spans);
         let scale = 1.0 / (dim as f32).sqrt();
         let (out, logsumexp) = (SharedMut::new(out), SharedMut::new(logsumexp));
         over_tasks(self, heads, spans, |span, kv| {
@@ -195,14 +201,14 @@ pub(super) fn softmax<L: Lanes>(l: L, scores: &mut [f32], seen: usize, scale: f3
     scores[end..].fill(0.0);
     let by = l.splat(scale);
     let mut largest = l.splat(f32::NEG_INFINITY);
-    for c in scores[..end].chunks_exact_mut(LANES) {
+    for c in scores[..end].as_chunks_mut().0 {
         let v = l.mul(l.load(c), by);
         largest = l.max(largest, v);
         l.store(c, v);
     }
     let top = l.reduce_max(largest);
     let (shift, mut sum) = (l.splat(top), l.splat(0.0));
-    for c in scores[..end].chunks_exact_mut(LANES) {
+    for c in scores[..end].as_chunks_mut().0 {
         let e = l.exp(l.sub(l.load(c), shift));
         sum = l.add(sum, e);
         l.store(c, e);
@@ -237,6 +243,7 @@ impl Cpu {
         let (dim, out_dim, qk_dim, qkv_dim) = (heads.dim, heads.out(), heads.qk(), heads.qkv());
         let rows: usize = spans.iter().map(|s| s.query + s.query_len).max().unwrap_or(0);
         assert!(spans.iter().all(|s| s.query == s.key && s.query_len == s.key_len));
+        assert_disjoint(spans);
         assert!(dqk.len() >= rows * qk_dim && dqkv.len() >= rows * qkv_dim && logsumexp.len() >= rows * heads.q);
         let scale = 1.0 / (dim as f32).sqrt();
         let (dqk, dqkv) = (SharedMut::new(dqk), SharedMut::new(dqkv));
@@ -376,6 +383,15 @@ mod tests {
         let v = part(qkv, heads.qkv(), (heads.q + heads.kv) * heads.dim);
         cpu.attention(heads, spans, [q, k, v], &mut out, &mut logsumexp);
         (out, logsumexp)
+    }
+
+    #[test]
+    #[should_panic(expected = "spans overlap")]
+    fn overlapping_spans_are_refused() {
+        let heads = Heads { q: 1, kv: 1, dim: 4 };
+        let mut spans = spans(&[3, 2]);
+        spans[1].query = 2;
+        run(&Cpu::new(), heads, &spans, &[0.0; 5 * 8], &[0.0; 5 * 12]);
     }
 
     #[test]

@@ -8,12 +8,12 @@ simd_dispatch!(fn exp_weights_at = exp_weights(logits: &mut [f32], temperature: 
 #[inline(always)]
 fn exp_weights<L: Lanes>(l: L, logits: &mut [f32], temperature: f32) -> f64 {
     let mut largest = l.splat(f32::NEG_INFINITY);
-    for c in logits.chunks_exact(LANES) {
+    for c in logits.as_chunks().0 {
         largest = l.max(largest, l.load(c));
     }
     let (top, temperature) = (l.splat(l.reduce_max(largest)), l.splat(temperature));
     let mut total = 0.0;
-    for c in logits.chunks_exact_mut(LANES) {
+    for c in logits.as_chunks_mut().0 {
         let e = l.exp(l.div(l.sub(l.load(c), top), temperature));
         l.store(c, e);
         total += f64::from(l.sum(e));
@@ -27,7 +27,7 @@ simd_dispatch!(fn invert_cdf_at = invert_cdf(weights: &[f32], left: f64) -> Opti
 #[inline(always)]
 fn invert_cdf<L: Lanes>(l: L, weights: &[f32], mut left: f64) -> Option<(usize, f32)> {
     let mut last = None;
-    for (i, c) in weights.chunks_exact(LANES).enumerate() {
+    for (i, c) in weights.as_chunks::<LANES>().0.iter().enumerate() {
         let sum = f64::from(l.sum(l.load(c)));
         if left >= sum && (i + 1) * LANES < weights.len() {
             left -= sum;

@@ -43,17 +43,17 @@ simd_dispatch!(fn unmasked_at = unmasked(logits: &[f32], target: usize) -> Token
 
 #[inline(always)]
 fn unmasked<L: Lanes>(l: L, logits: &[f32], target: usize) -> TokenLogprob {
-    let (body, tail) = logits.split_at(logits.len() / LANES * LANES);
+    let (body, tail) = logits.as_chunks();
     let mut largest = l.splat(f32::NEG_INFINITY);
-    for c in body.chunks_exact(LANES) {
+    for c in body {
         largest = l.max(largest, l.load(c));
     }
     let top = tail.iter().copied().fold(l.reduce_max(largest), f32::max);
     let mut padded = [top - 100.0; LANES]; // far enough below for an exponential of exactly 0
     padded[..tail.len()].copy_from_slice(tail);
     let (shift, mut sum, mut first_moment) = (l.splat(top), l.splat(0.0), l.splat(0.0));
-    let last = (!tail.is_empty()).then_some(&padded[..]);
-    for c in body.chunks_exact(LANES).chain(last) {
+    let last = (!tail.is_empty()).then_some(&padded);
+    for c in body.iter().chain(last) {
         let z = l.sub(l.load(c), shift);
         let e = l.exp(z);
         sum = l.add(sum, e);

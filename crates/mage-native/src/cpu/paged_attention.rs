@@ -56,12 +56,17 @@ impl Drop for KvBlocks {
 }
 
 impl KvBlocks {
-    /// Allocates `count` blocks.
+    /// Allocates `count` blocks. Panics if their size exceeds the address space.
     pub(crate) fn new(heads: Heads, layers: usize, count: usize) -> Self {
-        let layer = 2 * heads.kv * heads.dim * BLOCK_SIZE;
-        let block = layers * layer;
+        let product = |factors: &[usize]| factors.iter().try_fold(1_usize, |product, f| product.checked_mul(*f));
+        let layer = product(&[2, heads.kv, heads.dim, BLOCK_SIZE]);
+        let block = layer.and_then(|layer| product(&[layers, layer]));
+        let len = block.and_then(|block| product(&[count, block])?.checked_add(LANES));
+        let (Some(layer), Some(block), Some(len)) = (layer, block, len) else {
+            panic!("a KV cache of {count} blocks, {layers} layers and {heads:?} exceeds the address space");
+        };
         // The system commits zeroed memory on first access.
-        let data = vec![0.0_f32; count * block + LANES].into_boxed_slice();
+        let data = vec![0.0_f32; len].into_boxed_slice();
         let first = data.as_ptr().align_offset(4 * LANES).min(LANES);
         KvBlocks { heads, data: Box::into_raw(data), first, count, block, layer }
     }
@@ -80,8 +85,11 @@ impl KvBlocks {
         }
     }
 
-    /// Stores each row's key and value in its slot. Parallel tasks must write different blocks.
-    pub(crate) fn store(&self, layer: usize, slots: &[BlockSlot], qk: &[f32], qkv: &[f32]) {
+    /// Stores each row's key and value in its slot.
+    ///
+    /// # Safety
+    /// Meanwhile, no other thread may access the blocks of these slots.
+    pub(crate) unsafe fn store(&self, layer: usize, slots: &[BlockSlot], qk: &[f32], qkv: &[f32]) {
         let heads = self.heads;
         let (dim, kv_width) = (heads.dim, heads.kv * heads.dim);
         assert!(qk.len() >= slots.len() * heads.qk() && qkv.len() >= slots.len() * heads.qkv());
@@ -91,8 +99,8 @@ impl KvBlocks {
             let key = &qk[row * heads.qk() + heads.out()..][..kv_width];
             let value = &qkv[row * heads.qkv() + heads.qk()..][..kv_width];
             let slot = at.slot as usize;
-            // SAFETY: within the block's part for this layer, as the slot is checked above; only the caller's sequence
-            // writes this block.
+            // SAFETY: within the block's part for this layer, as the slot is checked above; the caller guarantees that no
+            // other thread accesses the block.
             unsafe {
                 for (i, k) in key.iter().enumerate() {
                     *keys.add(i * BLOCK_SIZE + slot) = *k;
@@ -111,9 +119,12 @@ thread_local! {
 }
 
 impl Cpu {
-    /// Causal attention of new queries over the blocks of each span, which no other task may write meanwhile. Results equal
-    /// those of [`Cpu::attention`].
-    pub(crate) fn paged_attention(
+    /// Causal attention of new queries over the blocks of each span. Results equal those of [`Cpu::attention`]. The queries
+    /// of the spans must be ascending and disjoint, so that parallel tasks write different rows.
+    ///
+    /// # Safety
+    /// Meanwhile, no other thread may write the blocks in the tables of the spans.
+    pub(crate) unsafe fn paged_attention(
         &self,
         layer: usize,
         spans: &[PagedSpan],
@@ -123,6 +134,8 @@ impl Cpu {
         out: &mut [f32],
     ) {
         let heads = kv_blocks.heads;
+        let ascending = spans.windows(2).all(|s| s[0].query + s[0].query_len <= s[1].query);
+        assert!(ascending, "attention: spans overlap");
         for s in spans {
             let (rows, seen) = (s.query + s.query_len, s.position + s.query_len);
             assert!(rows * heads.out() <= out.len() && s.query_len > 0, "attention: output too short");
@@ -276,8 +289,9 @@ unsafe fn score<L: Lanes, const R: usize, const P: usize>(
         }
     }
     for (r, sums) in sums.iter().enumerate() {
-        for (p, sum) in sums.iter().enumerate() {
-            l.store(&mut scores[r * width + p * BLOCK_SIZE..][..BLOCK_SIZE], *sum);
+        let (line, _) = scores[r * width..][..P * LANES].as_chunks_mut();
+        for (to, sum) in line.iter_mut().zip(sums) {
+            l.store(to, *sum);
         }
     }
     P
@@ -335,6 +349,25 @@ mod tests {
     use crate::cpu::testing::random_values;
 
     #[test]
+    #[should_panic(expected = "exceeds the address space")]
+    fn a_kv_cache_beyond_the_address_space_is_refused() {
+        // The product is 0 modulo 2^64.
+        KvBlocks::new(Heads { q: 1, kv: 1, dim: 2 }, 1, 1 << 58);
+    }
+
+    #[test]
+    #[should_panic(expected = "spans overlap")]
+    fn overlapping_spans_are_refused() {
+        let heads = Heads { q: 1, kv: 1, dim: 4 };
+        let kv_blocks = KvBlocks::new(heads, 1, 1);
+        let (data, mut out) = (vec![0.0; 2 * heads.qk()], vec![0.0; 2 * heads.out()]);
+        let queries = Strided { data: &data[..], stride: heads.qk(), first: 0 };
+        let span = |query, query_len| PagedSpan { query, query_len, position: 0, block_table: 0 };
+        // SAFETY: there is one thread.
+        unsafe { Cpu::new().paged_attention(0, &[span(0, 2), span(1, 1)], &[0], queries, &kv_blocks, &mut out) };
+    }
+
+    #[test]
     fn paged_attention_equals_contiguous_attention_bit_for_bit() {
         let shapes = [(4, 2, 16), (2, 2, 16), (6, 1, 12), (4, 2, 32), (8, 1, 40), (1, 1, 4)];
         for (q, kv, dim) in shapes {
@@ -366,11 +399,13 @@ mod tests {
                         let n = step.min(len - from);
                         let new = from * heads.qk()..(from + n) * heads.qk();
                         let new_values = from * heads.qkv()..(from + n) * heads.qkv();
-                        kv_blocks.store(1, &slots[from..from + n], &qk[new.clone()], &qkv[new_values]);
+                        // SAFETY: there is one thread.
+                        unsafe { kv_blocks.store(1, &slots[from..from + n], &qk[new.clone()], &qkv[new_values]) };
                         let span = PagedSpan { query: 0, query_len: n, position: from, block_table: 0 };
                         let mut out = vec![0.0; n * heads.out()];
                         let queries = part(&qk[new], heads.qk(), 0);
-                        cpu.paged_attention(1, &[span], &table, queries, &kv_blocks, &mut out);
+                        // SAFETY: as above.
+                        unsafe { cpu.paged_attention(1, &[span], &table, queries, &kv_blocks, &mut out) };
                         assert!(out == whole[from * heads.out()..(from + n) * heads.out()], "{heads:?} {len} {step}");
                         from += n;
                     }

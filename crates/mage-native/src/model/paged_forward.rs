@@ -78,8 +78,11 @@ pub(crate) struct PagedWorkspace {
 impl Qwen3Model {
     /// Runs all layers over a batch and stores its keys and values in `kv_blocks`. Calls `on_logits(first, count, logits)` for
     /// a few logit rows at a time. The LoRA segments are given twice: over all rows, and over the logit rows.
-    #[allow(clippy::too_many_arguments)]
-    pub(crate) fn paged_forward(
+    ///
+    /// # Safety
+    /// Meanwhile, no other thread may access the blocks of the batch's slots, or write those of its block tables.
+    #[allow(unsafe_code, clippy::too_many_arguments)]
+    pub(crate) unsafe fn paged_forward(
         &self,
         cpu: &Cpu,
         weights: &Weights,
@@ -101,7 +104,8 @@ impl Qwen3Model {
         next_hidden.resize(n * d, 0.0);
         for layer in 0..c.num_hidden_layers {
             pass.pre_attention(layer, hidden, a);
-            kv_blocks.store(layer, &batch.slots, &a.qk, &a.qkv);
+            // SAFETY: guaranteed by the caller.
+            unsafe { kv_blocks.store(layer, &batch.slots, &a.qk, &a.qkv) };
             let last = layer + 1 == c.num_hidden_layers;
             if last && m == 0 {
                 return;
@@ -120,7 +124,8 @@ impl Qwen3Model {
                 (pass, &batch.spans, &a.qk)
             };
             let q = Strided { data: &q[..], stride: heads.qk(), first: 0 };
-            cpu.paged_attention(layer, spans, block_tables, q, kv_blocks, &mut a.attn_out);
+            // SAFETY: guaranteed by the caller.
+            unsafe { cpu.paged_attention(layer, spans, block_tables, q, kv_blocks, &mut a.attn_out) };
             pass.post_attention(layer, hidden, a, next_hidden);
             std::mem::swap(hidden, next_hidden);
         }

@@ -16,6 +16,11 @@ const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
 /// Magic bytes of gzip.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
+/// Maximum size of a decompressed archive, as a multiple of its compressed size, in addition to [`MAX_SMALL_BYTES`].
+/// Weights hardly shrink, unless they are zeros.
+const MAX_EXPANSION: u64 = 16;
+/// Size up to which a decompressed archive is accepted, whatever its compressed size.
+const MAX_SMALL_BYTES: u64 = 64 << 20;
 /// Maximum size of a safetensors header.
 const MAX_HEADER_BYTES: u64 = 64 << 20;
 
@@ -24,8 +29,9 @@ pub(super) fn unpack_adapter(packed: &[u8], dir: &Path, base: &str) -> Result<()
     let wrong = |problem: String| Error::invalid("adapter archive", problem);
     std::fs::create_dir_all(dir).map_err(Error::write(dir))?;
     // The JAX backend compresses with gzip, the GPU backends do not.
+    let max_bytes = MAX_SMALL_BYTES + MAX_EXPANSION * packed.len() as u64;
     let reader: Box<dyn Read> = match packed.starts_with(&GZIP) {
-        true => Box::new(GzDecoder::new(packed)),
+        true => Box::new(LimitedReader { inner: GzDecoder::new(packed), remaining: max_bytes }),
         false => Box::new(packed),
     };
     let mut archive = tar::Archive::new(reader);
@@ -39,13 +45,28 @@ pub(super) fn unpack_adapter(packed: &[u8], dir: &Path, base: &str) -> Result<()
         }
         let path = dir.join([CONFIG, WEIGHTS][at]);
         let mut file = File::create(&path).map_err(Error::write(&path))?;
-        io::copy(&mut entry, &mut file).map_err(|e| wrong(format!("truncated ({e})")))?;
+        io::copy(&mut entry, &mut file).map_err(|e| wrong(format!("truncated or too large ({e})")))?;
         found[at] = true;
     }
     if let Some(at) = found.iter().position(|f| !f) {
         return Err(wrong(format!("no {}", [CONFIG, WEIGHTS][at])));
     }
     complete_config(dir, base)
+}
+
+/// A reader that fails beyond a number of bytes.
+struct LimitedReader<R> {
+    inner: R,
+    remaining: u64,
+}
+
+impl<R: Read> Read for LimitedReader<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        let exceeded = || io::Error::other("the decompressed archive is too large for its compressed size");
+        self.remaining = self.remaining.checked_sub(read as u64).ok_or_else(exceeded)?;
+        Ok(read)
+    }
 }
 
 /// Fills in the base model and `target_modules`.
@@ -142,6 +163,16 @@ mod tests {
         let other = dir.path().join("other");
         unpack_adapter(&uncompressed, &other, "some/base").unwrap();
         assert_eq!(std::fs::read(other.join(WEIGHTS)).unwrap(), weights);
+    }
+
+    #[test]
+    fn archives_that_expand_too_far_are_rejected() {
+        let dir = tempfile::tempdir().unwrap();
+        let zeros = vec![0; (MAX_SMALL_BYTES + (1 << 24)) as usize];
+        let packed = pack(&[("adapter_config.json", b"{}"), ("adapter_model.safetensors", &zeros)]);
+        assert!(MAX_EXPANSION * packed.len() as u64 <= 1 << 24);
+        let error = unpack_adapter(&packed, dir.path(), "b").unwrap_err().to_string();
+        assert!(error.contains("too large"), "{error}");
     }
 
     #[test]

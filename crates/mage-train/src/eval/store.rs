@@ -22,7 +22,7 @@ use mage_core::{Trajectory, TrajectoryKey};
 use std::{
     collections::HashSet,
     fs::{File, OpenOptions, TryLockError},
-    io::{BufRead, BufReader, Seek, SeekFrom, Write},
+    io::{BufRead, BufReader, Read, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
 };
 
@@ -40,6 +40,9 @@ pub struct TrajectoryStore {
 
 /// Prefix of every line. A file with another beginning is not a store and is never modified.
 pub const LINE_PREFIX: &[u8] = b"{\"key\":";
+
+/// Maximum length of a line. Texts of endpoints are limited to a few MB each.
+const MAX_LINE_BYTES: u64 = 256 << 20;
 
 impl TrajectoryStore {
     /// Opens or creates the file, reads its keys, and drops a partial last line.
@@ -145,17 +148,36 @@ struct TrajectoryLines<F> {
     end: u64,
     /// Bytes after the last line break.
     tail: Vec<u8>,
+    max_line: u64,
 }
 
-impl<F: std::io::Read> TrajectoryLines<F> {
+impl<F: Read> TrajectoryLines<F> {
     fn new(path: &Path, file: F) -> Self {
-        TrajectoryLines { path: path.to_owned(), reader: BufReader::new(file), number: 0, end: 0, tail: Vec::new() }
+        let (path, reader) = (path.to_owned(), BufReader::new(file));
+        TrajectoryLines { path, reader, number: 0, end: 0, tail: Vec::new(), max_line: MAX_LINE_BYTES }
+    }
+
+    /// Skips the rest of a line of which this was read.
+    fn skip_line(&mut self, read: &[u8]) -> Result<()> {
+        self.end += read.len() as u64;
+        if read.last() != Some(&b'\n') {
+            let skipped = self.reader.skip_until(b'\n').map_err(Error::io(&self.path))?;
+            self.end += skipped as u64;
+        }
+        Ok(())
     }
 
     fn next_trajectory(&mut self) -> Option<Result<Trajectory>> {
         let mut line = Vec::new();
-        match self.reader.read_until(b'\n', &mut line) {
+        let read = (&mut self.reader).take(self.max_line + 1).read_until(b'\n', &mut line);
+        match read {
             Err(source) => return Some(Err(Error::Io { path: self.path.clone(), source })),
+            Ok(read) if read as u64 > self.max_line => {
+                self.number += 1;
+                let problem = format!("longer than {} bytes", self.max_line);
+                let too_long = Error::Line { path: self.path.clone(), line: self.number, problem };
+                return Some(Err(self.skip_line(&line).err().unwrap_or(too_long)));
+            }
             Ok(_) if line.last() != Some(&b'\n') => {
                 self.tail = line;
                 return None;
@@ -167,5 +189,20 @@ impl<F: std::io::Read> TrajectoryLines<F> {
             .map_err(|e| e.to_string())
             .and_then(|text| Trajectory::from_json_line(text).map_err(|e| e.to_string()));
         Some(trajectory.map_err(|problem| Error::Line { path: self.path.clone(), line: self.number, problem }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_that_is_too_long_is_skipped_with_an_error() {
+        let text = format!("{}\n{{}}\n", "x".repeat(40));
+        let mut lines = TrajectoryLines { max_line: 16, ..TrajectoryLines::new(Path::new("file"), text.as_bytes()) };
+        let mut error = || lines.next_trajectory().unwrap().unwrap_err().to_string();
+        assert!(error().contains("line 1") && error().contains("line 2"));
+        assert!(lines.next_trajectory().is_none() && lines.tail.is_empty());
+        assert_eq!(lines.end, text.len() as u64);
     }
 }

@@ -206,7 +206,9 @@ impl Training {
             }
             self.update(on_event)?;
         }
-        // The last checkpoint is saved: a resumed run continues here.
+        // The last checkpoint is saved: a resumed run continues here, after a process that may have been killed while
+        // it removed the previous ones.
+        self.prune()?;
         let Some(after) = self.final_evaluation(true, on_event)? else {
             return Ok(self.outcome(started, None, None));
         };
@@ -334,11 +336,16 @@ impl Training {
         self.run_dir.checkpoint(&self.progress, |dir| Ok(trainer.save(dir)?))?;
         // Before the previous best checkpoint is removed.
         self.write_best()?;
-        let best = self.progress.best.map(|(update, _)| update);
-        self.run_dir.prune(self.recipe.checkpoint.keep, best, |removed| trainer.release_checkpoint(removed))?;
+        self.prune()?;
         let update = self.progress.update;
         self.emit(TrainEvent::Saved { update }, on_event);
         Ok(())
+    }
+
+    /// Removes the checkpoints that the recipe does not keep.
+    fn prune(&self) -> Result<()> {
+        let (trainer, best) = (&self.context.engines.trainer, self.progress.best.map(|(update, _)| update));
+        self.run_dir.prune(self.recipe.checkpoint.keep, best, |removed| trainer.release_checkpoint(removed))
     }
 
     /// The meta-episodes of an update, group by group. A finite set of start states is used up before one repeats.

@@ -8,9 +8,9 @@ use super::{
     text,
     world::HouseholdWorld,
 };
-use crate::{Conformance, Error, Result};
+use crate::{Conformance, Error, Result, files::recorded_lines};
 use serde::Deserialize;
-use std::{io::Read, path::Path};
+use std::path::Path;
 
 /// One recorded episode.
 #[derive(Deserialize)]
@@ -79,19 +79,10 @@ fn replay(world: &HouseholdWorld, trace: &GameTrace, line: usize, report: &mut C
 }
 
 fn read_traces(golden: &Path) -> Result<Vec<GameTrace>> {
-    let failed = |source| Error::Read { path: golden.to_owned(), source };
-    let bytes = std::fs::read(golden).map_err(failed)?;
-    let text = if bytes.starts_with(&[0x1f, 0x8b]) {
-        let mut text = String::new();
-        flate2::read::MultiGzDecoder::new(&bytes[..]).read_to_string(&mut text).map_err(failed)?;
-        text
-    } else {
-        String::from_utf8(bytes).map_err(|e| Error::invalid(golden.display().to_string(), e.to_string()))?
+    let read = |line: Result<(usize, String)>| {
+        let (number, line) = line?;
+        let location = || format!("{}, line {number}", golden.display());
+        serde_json::from_str(&line).map_err(|e| Error::invalid(location(), format!("not a recorded episode: {e}")))
     };
-    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    let read = |(i, line): (usize, &str)| {
-        let location = || format!("{}, line {}", golden.display(), i + 1);
-        serde_json::from_str(line).map_err(|e| Error::invalid(location(), format!("not a recorded episode: {e}")))
-    };
-    lines.map(read).collect()
+    recorded_lines(golden)?.map(read).collect()
 }

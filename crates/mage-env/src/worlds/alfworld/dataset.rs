@@ -4,12 +4,15 @@
 //! `.tar.xz`, `.tar.zst`), which are read without unpacking. Games are sorted by path, since directory order is arbitrary.
 
 use super::{export::OfficialRules, game_file::AlfworldGame, goal::TaskType, world::HouseholdWorld};
-use crate::{Error, Result};
+use crate::{
+    Error, Result,
+    files::{LimitedReader, VisitedFolders},
+};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     io::{BufReader, Read},
     ops::ControlFlow,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
     sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
@@ -21,6 +24,8 @@ const GAME_FILE: &str = "game.tw-pddl";
 pub const OFFICIAL_SPLITS: [&str; 4] = ["train", "valid_seen", "valid_unseen", "valid_train"];
 /// Maximum size of a game file. Official files have at most 250 kB.
 const MAX_FILE_BYTES: u64 = 16 << 20;
+/// Maximum size of an archive's headers of an entry, which contain its path.
+const MAX_HEADER_BYTES: u64 = 1 << 20;
 /// Maximum zstd window: the official archive uses 128 MiB.
 const ZSTD_MAX_WINDOW: u64 = 128 << 20;
 
@@ -151,7 +156,8 @@ impl GameDataset {
         match &self.format {
             DatasetFormat::Directory(tree) => {
                 let mut files = Vec::new();
-                walk(&tree.join(split), &format!("{DATA_ROOT}/{split}"), &mut files)?;
+                let name = format!("{DATA_ROOT}/{split}");
+                walk(&tree.join(split), &name, &mut files, &mut VisitedFolders::default())?;
                 files.sort();
                 let entry = |(name, file)| GameEntry { name, file: Some(file), world: OnceLock::new() };
                 loaded.insert(
@@ -181,7 +187,7 @@ impl GameDataset {
         match &self.format {
             DatasetFormat::Directory(tree) => {
                 let mut files = Vec::new();
-                walk(tree, DATA_ROOT, &mut files)?;
+                walk(tree, DATA_ROOT, &mut files, &mut VisitedFolders::default())?;
                 files.sort();
                 for (name, file) in files {
                     if each(&name, &read_file(&file)?)?.is_break() {
@@ -222,6 +228,9 @@ impl GameDataset {
             for name in missing {
                 // Names include the root directory, but `tree` may be the root itself.
                 let inside = Path::new(name).strip_prefix(DATA_ROOT).unwrap_or(Path::new(name));
+                if !inside.components().all(|part| matches!(part, Component::Normal(_))) {
+                    return Err(Error::invalid(name, "not a path below the data directory"));
+                }
                 let file = tree.join(inside);
                 found.insert(name.to_owned(), world(&read_file(&file)?, &file.display().to_string())?);
             }
@@ -263,13 +272,14 @@ fn is_excluded(name: &str) -> bool {
     name.contains("movable") || name.contains("Sliced")
 }
 
-fn walk(folder: &Path, name: &str, files: &mut Vec<(String, PathBuf)>) -> Result<()> {
+fn walk(folder: &Path, name: &str, files: &mut Vec<(String, PathBuf)>, visited: &mut VisitedFolders) -> Result<()> {
+    visited.enter(folder)?;
     let failed = |source| Error::Read { path: folder.to_owned(), source };
     for entry in std::fs::read_dir(folder).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         let below = format!("{name}/{}", entry.file_name().to_string_lossy());
         if entry.path().is_dir() {
-            walk(&entry.path(), &below, files)?;
+            walk(&entry.path(), &below, files, visited)?;
         } else if entry.file_name() == GAME_FILE && !is_excluded(&below) {
             files.push((below, entry.path()));
         }
@@ -338,12 +348,20 @@ fn visit_archive(archive: &Path, each: GameVisitor<'_>) -> Result<ControlFlow<()
     } else {
         Box::new(file)
     };
+    let (reader, remaining) = LimitedReader::new(reader);
     let mut tar = tar::Archive::new(reader);
-    for entry in tar.entries().map_err(failed)? {
-        let entry = entry.map_err(|e| broken(format!("invalid archive: {e}")))?;
+    let mut entries = tar.entries().map_err(failed)?;
+    loop {
+        // Paths are read into memory, whatever length they claim.
+        remaining.set(MAX_HEADER_BYTES);
+        let Some(entry) = entries.next() else { break };
+        remaining.set(u64::MAX);
+        let mut entry = entry.map_err(|e| broken(format!("invalid archive: {e}")))?;
         let path = entry.path().map_err(failed)?.to_string_lossy().into_owned();
         let path = path.trim_start_matches("./");
         if !path.ends_with(&format!("/{GAME_FILE}")) || is_excluded(path) {
+            // Not left to the next header, which is limited.
+            std::io::copy(&mut entry, &mut std::io::sink()).map_err(|e| broken(format!("{path}: {e}")))?;
             continue;
         }
         let size = entry.size();

@@ -14,15 +14,9 @@ use super::{
     rules::SokobanEpisode,
     solvability::SolvabilityChecker,
 };
-use crate::{Conformance, Error, Result};
-use flate2::read::MultiGzDecoder;
+use crate::{Conformance, Error, Result, files::recorded_lines};
 use serde::{Deserialize, de::IgnoredAny};
-use std::{
-    collections::BTreeMap,
-    fs::File,
-    io::{BufRead, BufReader, Read, Seek},
-    path::Path,
-};
+use std::{collections::BTreeMap, path::Path};
 
 #[derive(Deserialize)]
 struct RecordedRoom {
@@ -119,12 +113,9 @@ impl std::fmt::Debug for RoomText {
 /// Replays a recording.
 pub fn conform(golden: &Path) -> Result<Conformance> {
     let mut result = Conformance::default();
-    for (i, line) in lines(golden)?.enumerate() {
-        let line = line.map_err(|source| Error::Read { path: golden.to_owned(), source })?;
-        if line.trim().is_empty() {
-            continue;
-        }
-        let origin = format!("{}, line {}", golden.display(), i + 1);
+    for line in recorded_lines(golden)? {
+        let (number, line) = line?;
+        let origin = format!("{}, line {number}", golden.display());
         let recording: RecordedRoom = serde_json::from_str(&line).map_err(|e| {
             Error::invalid(
                 &origin,
@@ -138,19 +129,6 @@ pub fn conform(golden: &Path) -> Result<Conformance> {
         replay(&recording, &origin, &mut result)?;
     }
     Ok(result)
-}
-
-/// The lines of a file, decompressed if it is gzipped.
-fn lines(path: &Path) -> Result<Box<dyn Iterator<Item = std::io::Result<String>>>> {
-    let failed = |source| Error::Read { path: path.to_owned(), source };
-    let mut file = File::open(path).map_err(failed)?;
-    let mut magic = Vec::new();
-    file.by_ref().take(2).read_to_end(&mut magic).map_err(failed)?;
-    file.rewind().map_err(failed)?;
-    Ok(match magic[..] {
-        [0x1f, 0x8b] => Box::new(BufReader::new(MultiGzDecoder::new(file)).lines()),
-        _ => Box::new(BufReader::new(file).lines()),
-    })
 }
 
 fn replay(r: &RecordedRoom, origin: &str, result: &mut Conformance) -> Result<()> {

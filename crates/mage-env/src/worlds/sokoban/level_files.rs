@@ -1,7 +1,7 @@
 //! Loading and caching of level files.
 
 use super::level::SokobanLevel;
-use crate::{Error, Result};
+use crate::{Error, Result, files::VisitedFolders};
 use std::{
     collections::HashMap,
     path::{Path, PathBuf},
@@ -54,7 +54,7 @@ fn find(path: &Path) -> Result<PathBuf> {
 /// All levels of a file, or of every level file (`.txt`, `.xsb`, `.sok`) below a directory, in order of names.
 pub fn load_levels(path: &Path) -> Result<Vec<SokobanLevel>> {
     let mut files = Vec::new();
-    collect(path, &mut files)?;
+    collect(path, &mut files, &mut VisitedFolders::default())?;
     let mut levels = Vec::new();
     for file in &files {
         let text = std::fs::read_to_string(file).map_err(|source| Error::Read { path: file.clone(), source })?;
@@ -67,11 +67,12 @@ pub fn load_levels(path: &Path) -> Result<Vec<SokobanLevel>> {
     Ok(levels)
 }
 
-fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+fn collect(path: &Path, files: &mut Vec<PathBuf>, visited: &mut VisitedFolders) -> Result<()> {
     if !path.is_dir() {
         files.push(path.to_owned());
         return Ok(());
     }
+    visited.enter(path)?;
     let failed = |source| Error::Read { path: path.to_owned(), source };
     let entries: std::io::Result<Vec<_>> =
         std::fs::read_dir(path).map_err(failed)?.map(|entry| entry.map(|e| e.path())).collect();
@@ -80,8 +81,23 @@ fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     for entry in entries {
         let level_file = entry.extension().is_some_and(|e| EXTENSIONS.iter().any(|known| e == *known));
         if entry.is_dir() || level_file {
-            collect(&entry, files)?;
+            collect(&entry, files, visited)?;
         }
     }
     Ok(())
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_that_lead_in_circles_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["one", "two"] {
+            std::os::unix::fs::symlink(".", folder.path().join(name)).unwrap();
+        }
+        let error = load_levels(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("remove the link"), "{error}");
+    }
 }

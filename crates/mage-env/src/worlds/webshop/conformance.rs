@@ -17,16 +17,10 @@ use super::{
     session::{Page, Session},
     shop::{MAX_RESULTS, SeededGoals, Shop},
 };
-use crate::{Conformance, Error, Result, deserialize};
-use flate2::read::MultiGzDecoder;
+use crate::{Conformance, Error, Result, deserialize, files::recorded_lines};
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use std::{
-    fs::File,
-    io::{BufRead, BufReader, Read, Seek},
-    path::Path,
-    sync::Arc,
-};
+use std::{path::Path, sync::Arc};
 
 #[derive(Deserialize)]
 struct RecordedSearch {
@@ -146,7 +140,7 @@ fn check_keys(part: &Map<String, Value>, known: &[&str], origin: &str) -> Result
 /// directory.
 pub(super) fn conform(golden: &Path, data: Option<&Path>) -> Result<Conformance> {
     // Open the recording first: reading the catalogue takes longer.
-    let lines = lines(golden)?;
+    let lines = recorded_lines(golden)?;
     let golden_folder = golden.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let folder = data_folder(data).unwrap_or_else(|| golden_folder.to_owned());
     let missing = |e: Error| Error::MissingData { data: "data of webshop", problem: e.to_string() };
@@ -158,30 +152,15 @@ pub(super) fn conform(golden: &Path, data: Option<&Path>) -> Result<Conformance>
     replay
         .report
         .skip_many("entries of the product list whose id is \"nan\" or too long", catalogue_warnings.unusable_ids);
-    for (number, line) in lines.enumerate() {
-        let line = line.map_err(|source| Error::Read { path: golden.to_owned(), source })?;
-        if line.trim().is_empty() {
-            continue;
-        }
-        let origin = format!("{}, line {}", golden.display(), number + 1);
+    for line in lines {
+        let (number, line) = line?;
+        let origin = format!("{}, line {number}", golden.display());
         match ShopRecording::read(&line, &origin)? {
             ShopRecording::Search(RecordedSearch { query, hits }) => replay.search(&origin, &query, &hits),
             ShopRecording::Episode(episode) => replay.episode(&origin, &episode)?,
         }
     }
     Ok(replay.report)
-}
-
-fn lines(path: &Path) -> Result<Box<dyn Iterator<Item = std::io::Result<String>>>> {
-    let read = |source| Error::Read { path: path.to_owned(), source };
-    let mut file = File::open(path).map_err(read)?;
-    let mut magic = [0; 2];
-    let zipped = file.read(&mut magic).map_err(read)? == 2 && magic == [0x1f, 0x8b];
-    file.rewind().map_err(read)?;
-    Ok(match zipped {
-        true => Box::new(BufReader::new(MultiGzDecoder::new(file)).lines()),
-        false => Box::new(BufReader::new(file).lines()),
-    })
 }
 
 struct Replay {

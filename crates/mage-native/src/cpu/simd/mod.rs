@@ -103,15 +103,13 @@ pub(crate) trait Lanes: Copy {
     fn reduce_max(self, v: Self::V) -> f32;
 
     #[inline(always)]
-    fn load(self, s: &[f32]) -> Self::V {
-        debug_assert!(s.len() >= LANES);
-        // SAFETY: the slice has at least sixteen elements; callers use `chunks_exact`.
+    fn load(self, s: &[f32; LANES]) -> Self::V {
+        // SAFETY: the array has sixteen elements.
         unsafe { self.load_ptr(s.as_ptr()) }
     }
 
     #[inline(always)]
-    fn store(self, s: &mut [f32], v: Self::V) {
-        debug_assert!(s.len() >= LANES);
+    fn store(self, s: &mut [f32; LANES], v: Self::V) {
         // SAFETY: as in `load`.
         unsafe { self.store_ptr(s.as_mut_ptr(), v) }
     }

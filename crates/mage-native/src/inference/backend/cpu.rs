@@ -66,7 +66,8 @@ impl CpuBackend {
         }
     }
 
-    /// Asserts that each block written in this step has one writer and no other reader, which makes concurrent tasks sound.
+    /// Asserts that each block written in this step has one writer and no other reader, so that slices can be computed
+    /// concurrently.
     fn check_block_writers(&mut self, step: &ScheduledStep) {
         self.steps += 1;
         for (i, slice) in step.slices.iter().map(|s| s.slice).enumerate() {
@@ -127,7 +128,13 @@ impl CpuBackend {
         }
     }
 
-    fn run_task(
+    /// Computes the slices of a task.
+    ///
+    /// # Safety
+    /// [`check_block_writers`](Self::check_block_writers) must have accepted the step, and tasks that run concurrently must
+    /// have different slices.
+    #[allow(unsafe_code)]
+    unsafe fn run_task(
         &self,
         cpu: &Cpu,
         step: &ScheduledStep,
@@ -160,25 +167,16 @@ impl CpuBackend {
         let lora = self.lora_segments(step, slices, |slice| slice.num_tokens);
         let logit_lora = self.lora_segments(step, slices, |slice| slice.num_logits);
         let lora = (&lora[..], &logit_lora[..]);
-        model.paged_forward(
-            cpu,
-            weights,
-            lora,
-            batch,
-            &step.block_tables,
-            &self.kv_blocks,
-            buffers,
-            |from, count, logits| {
-                for ((sequence, position, index), logits) in
-                    queries[from..from + count].iter().zip(logits.chunks_exact(vocab_size))
-                {
-                    results.push((
-                        *index,
-                        evaluate_query(cpu, sequences.at(*sequence).logit_query(*position), logits, scratch),
-                    ));
-                }
-            },
-        );
+        let on_logits = |from: usize, count: usize, logits: &[f32]| {
+            let queries = queries[from..from + count].iter();
+            for ((sequence, position, index), logits) in queries.zip(logits.chunks_exact(vocab_size)) {
+                let query = sequences.at(*sequence).logit_query(*position);
+                results.push((*index, evaluate_query(cpu, query, logits, scratch)));
+            }
+        };
+        let (tables, kv_blocks) = (&step.block_tables, &self.kv_blocks);
+        // SAFETY: each block that a slice writes has no other writer or reader, and concurrent tasks have other slices.
+        unsafe { model.paged_forward(cpu, weights, lora, batch, tables, kv_blocks, buffers, on_logits) };
         self.workspaces.lock().unwrap_or_else(PoisonError::into_inner).push(workspace);
         results
     }
@@ -245,6 +243,7 @@ pub(crate) fn evaluate_query(
 }
 
 impl StepExecutor for CpuBackend {
+    #[allow(unsafe_code)]
     fn execute(&mut self, step: &ScheduledStep, sequences: &SequenceTable, results: &mut [LogitResult]) -> Result<()> {
         self.kv_blocks.copy(&step.block_copies);
         self.check_block_writers(step);
@@ -257,11 +256,13 @@ impl StepExecutor for CpuBackend {
         let cpu = &this.shared.model.cpu;
         match &this.tasks[..] {
             [] => {}
-            [task] => write(this.run_task(cpu, step, sequences, task.clone())),
+            // SAFETY: the step was checked above, and no other task runs.
+            [task] => write(unsafe { this.run_task(cpu, step, sequences, task.clone()) }),
             tasks => {
                 let enough = tasks.len() >= rayon::current_num_threads();
                 let cpu = if enough { cpu.single_threaded() } else { *cpu };
-                let run = |task: &Range<usize>| this.run_task(&cpu, step, sequences, task.clone());
+                // SAFETY: the step was checked above, and the tasks are disjoint ranges of `order`, whose slices differ.
+                let run = |task: &Range<usize>| unsafe { this.run_task(&cpu, step, sequences, task.clone()) };
                 let all: Vec<_> = tasks.par_iter().with_max_len(1).map(run).collect();
                 all.into_iter().for_each(write);
             }
