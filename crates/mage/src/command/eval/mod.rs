@@ -10,6 +10,7 @@ mod request_stats;
 mod setup;
 
 pub(crate) use ceilings::CeilingCache;
+pub(crate) use preset::check_preset;
 
 use super::train::stop_on_ctrl_c;
 use crate::{App, cli::EvalArgs, interrupt::Interrupted, output::Output, usage};
