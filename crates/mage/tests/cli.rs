@@ -9,7 +9,7 @@ fn invalid_arguments_exit_with_2_and_a_hint() {
         (&["play", "chess"], "unknown environment `chess`"),
         (&["play", "--opponent", "agressive"], "did you mean `aggressive`"),
         (&["play", "--seat", "9"], "seats 0 to 1"),
-        (&["play", "--option", "deal=foo"], "expected `fresh` or `fixed`"),
+        (&["play", "--option", "deal=foo"], "`deal` must be `fresh` or `fixed`"),
         (&["play", "--option", "dael=fresh"], "unknown field `dael`"),
         (&["play", "--option", "deal"], "KEY=VALUE"),
         (&["play", "--split", "trian"], "did you mean `train`"),

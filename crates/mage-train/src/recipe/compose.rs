@@ -5,7 +5,7 @@ use super::{
     keys::{check_keys, fields, is_within},
 };
 use crate::{Error, Result};
-use mage_env::{from_toml, nearest_name};
+use mage_env::{TomlError, from_toml, nearest_name};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
@@ -35,7 +35,10 @@ impl Source<'_> {
     fn at(self, line: usize) -> String {
         match self {
             Source::File(name) => format!("{name}:{line}"),
-            Source::Setting(text) => text.to_owned(),
+            Source::Setting(text) => match text.split_once('=') {
+                Some((key, _)) if may_be_secret(key.trim()) => format!("{}=…", key.trim()),
+                _ => text.to_owned(),
+            },
         }
     }
 }
@@ -90,12 +93,39 @@ impl Composer {
         check_keys(document.get_ref(), text, &|line| source.at(line), &mut |key, line| {
             origins.insert(key, source.at(line));
         })?;
+        self.check_types(&table)?;
         if table.is_empty() {
             let (Source::File(name) | Source::Setting(name)) = source;
             self.empty.push(name.to_owned());
         }
         merge(&mut self.table, table);
         Ok(())
+    }
+
+    /// Refuses values of the wrong type in one source, even if another source overrides them. Tables that are values may
+    /// be partial; they are checked when they are merged.
+    fn check_types(&self, table: &Table) -> Result<()> {
+        let mut table = table.clone();
+        for (key, _) in fields() {
+            let (section, name) = key.rsplit_once('.').unwrap_or(("", &key));
+            let parts = section.split('.').filter(|part| !part.is_empty());
+            let parent = parts.into_iter().try_fold(&mut table, |t, part| t.get_mut(part)?.as_table_mut());
+            if let Some(parent) = parent.filter(|t| t.get(name).is_some_and(Value::is_table)) {
+                parent.remove(name);
+            }
+        }
+        let text = toml::to_string(&table).expect("tables are plain data");
+        from_toml::<Recipe>(&text).map(drop).map_err(|e| self.wrong_value(e))
+    }
+
+    /// An error about a value of the merged table, with the place where its key was set.
+    fn wrong_value(&self, e: TomlError) -> Error {
+        let origin = e.key.as_ref().and_then(|key| self.origin(key));
+        let problem = match e.key.is_some_and(|key| may_be_secret(&key)) {
+            true => e.problem.split(", not the text").next().unwrap_or_default().to_owned(),
+            false => e.problem,
+        };
+        Error::Recipe { location: origin.unwrap_or_else(|| "recipe".to_owned()), problem }
     }
 
     /// Files and texts that set no key, and thus leave all values as they are.
@@ -125,10 +155,7 @@ impl Composer {
         }
         let text = toml::to_string(&self.table)
             .map_err(|e| Error::Recipe { location: "recipe".into(), problem: e.to_string() })?;
-        let recipe: Recipe = from_toml(&text).map_err(|e| Error::Recipe {
-            location: e.key.and_then(|key| self.origin(&key)).unwrap_or_else(|| "recipe".to_owned()),
-            problem: e.problem,
-        })?;
+        let recipe: Recipe = from_toml(&text).map_err(|e| self.wrong_value(e))?;
         recipe.check().map_err(|e| self.located(e))?;
         Ok(recipe)
     }
@@ -158,6 +185,11 @@ impl Composer {
             None => Error::Recipe { location: key, problem },
         }
     }
+}
+
+/// Whether the value of a key may contain an API key or a password, which no message repeats.
+fn may_be_secret(key: &str) -> bool {
+    is_within(key, "tinker") || is_within(key, "vllm")
 }
 
 /// The key and the value of an override `a.b=c`.
@@ -306,6 +338,8 @@ mod tests {
                 assert!(!["u64", "usize", "f32", "i128"].iter().any(|t| message.contains(t)), "{message}");
             }
         }
+        let overridden = err(&[("bad.toml", "optim.updates = \"five\"")], &["optim.updates=3"]);
+        assert!(overridden.starts_with("bad.toml:1: `optim.updates` must be"), "{overridden}");
         for (setting, expected) in [
             ("optim.updates=abc", "`optim.updates` must be a whole number of at least 0, not the text \"abc\""),
             ("optim.updates=99999999999999999999", "`optim.updates` is too large: 99999999999999999999"),
@@ -314,6 +348,14 @@ mod tests {
         ] {
             let message = err(&[good], &["optim.epochs=2", setting]);
             assert!(message.starts_with(&format!("{setting}: {expected}")), "{message}");
+        }
+    }
+
+    #[test]
+    fn values_that_may_be_secret_are_not_repeated() {
+        for setting in ["vllm.servers=http://me:hush@h:1", "tinker.calibrate=hush", "vllm.key_env=sk-hush"] {
+            let error = composed(&["kuhn"], &[setting]).unwrap_err().to_string();
+            assert!(error.contains(setting.split('=').next().unwrap()) && !error.contains("hush"), "{error}");
         }
     }
 

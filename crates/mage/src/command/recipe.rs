@@ -60,13 +60,13 @@ pub(crate) fn compose_and_warn(recipes: &[String], set: &[String], out: &Output)
 
 /// Whether a name is that of a method. A method does not define an environment: without a recipe it is merged into the
 /// default one.
-fn is_method(name: &String) -> bool {
+fn is_method(name: &str) -> bool {
     Method::NAMES.contains(&name.replace('-', "_").as_str())
 }
 
 /// The recipes that are merged for these names.
 fn with_default(recipes: &[String]) -> Vec<String> {
-    let base = recipes.iter().all(is_method).then(|| DEFAULT.to_owned());
+    let base = recipes.iter().all(|name| is_method(name)).then(|| DEFAULT.to_owned());
     base.into_iter().filter(|_| !recipes.is_empty()).chain(recipes.iter().cloned()).collect()
 }
 
