@@ -15,7 +15,10 @@ pub const MAX_CELLS: usize = 100_000;
 pub fn too_many_episodes(tasks: u64, seeds: u64, episodes: u64) -> Option<String> {
     let played = tasks.saturating_mul(seeds).saturating_mul(episodes);
     (played > MAX_PLAYED_EPISODES).then(|| {
-        format!("{tasks} tasks x {seeds} seeds x {episodes} episodes are more than {MAX_PLAYED_EPISODES} episodes; lower one of them")
+        format!(
+            "{tasks} tasks x {seeds} seeds x {episodes} episodes are more than {MAX_PLAYED_EPISODES} episodes; lower \
+             one of them"
+        )
     })
 }
 

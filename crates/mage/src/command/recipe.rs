@@ -26,6 +26,7 @@ pub(crate) fn run(args: &RecipeArgs, out: &Output) -> anyhow::Result<()> {
         RecipeCommand::List => list(out),
         RecipeCommand::Show { recipes, set } => show(recipes, set, out),
         RecipeCommand::Explain { names, set } => explain_names(names, set, out),
+        RecipeCommand::Schema if out.json => out.object(&schema()),
         RecipeCommand::Schema => out.line(format!("{:#}", schema())),
     }
 }
