@@ -23,13 +23,20 @@
 //! assert_eq!(population.in_split("train").unwrap().len(), 1);
 //! ```
 
-use crate::{EnvId, Error, OpponentSpec, OptionMap, Result, Seed, Task, deserialize, nearest_name};
+use crate::{EnvId, Error, OpponentSpec, OptionMap, Result, Seed, Task, from_toml, line_at, nearest_name};
 use mage_rng::weighted_index;
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
+use toml::de::DeTable;
 
 /// The splits of every population. An opponent is in the first two by default.
 pub const SPLITS: [&str; 3] = ["train", "in-domain", "out-of-domain"];
+
+/// Most opponents of a population.
+const MAX_OPPONENTS: usize = 10_000;
 
 /// Weighted opponents, seats and options.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -126,8 +133,8 @@ impl Population {
 
     /// Parses a population; `source` is the file name, for errors.
     pub fn from_toml(text: &str, source: &str) -> Result<Self> {
-        let population: Population = toml::from_str(text)
-            .map_err(|e| Error::invalid(source, deserialize::readable_error(e.to_string().trim_end())))?;
+        let population: Population =
+            from_toml(text).map_err(|e| Error::invalid(format!("{source}:{}", e.line), e.problem))?;
         population.validate(source)?;
         let options = population.overrides.values().chain([&population.options]).map(|o| (source.to_owned(), o));
         let members = population.opponents.iter();
@@ -146,10 +153,34 @@ impl Population {
         Self::from_toml(&text, &path.display().to_string())
     }
 
+    /// The line of a population file to which an environment's message refers: it names an opponent, a key or both in
+    /// backticks.
+    pub fn line_of(text: &str, message: &str) -> Option<usize> {
+        let document = DeTable::parse(text).ok()?.into_inner();
+        let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+        let named = |table: &&DeTable<'_>| {
+            let name = table.get("name").and_then(|name| name.get_ref().as_str());
+            name.is_some_and(|name| message.contains(&format!("opponent `{name}`")))
+        };
+        let tables =
+            |key: &str| document.get(key).into_iter().flat_map(|v| v.get_ref().as_array().into_iter().flatten());
+        let opponent = tables("opponent").filter_map(|v| v.get_ref().as_table()).find(named);
+        let options = || document.get("options").and_then(|v| v.get_ref().as_table());
+        let table = opponent.or_else(options)?;
+        let key = table.keys().find(|k| quoted.iter().any(|q| q.split('.').next() == Some(k.get_ref().as_ref())));
+        let name = || table.keys().find(|k| opponent.is_some() && k.get_ref() == "name");
+        Some(line_at(text, key.or_else(name)?.span().start))
+    }
+
     /// Checks weights, splits, names and keys; `source` is the file name, for errors.
     pub fn validate(&self, source: &str) -> Result<()> {
+        if self.opponents.len() > MAX_OPPONENTS {
+            let problem = format!("{} opponents are more than {MAX_OPPONENTS}", self.opponents.len());
+            return Err(Error::invalid(source, problem));
+        }
         let non_negative = |w: f64| w.is_finite() && w >= 0.0;
-        for (i, m) in self.opponents.iter().enumerate() {
+        let mut names = BTreeSet::new();
+        for m in &self.opponents {
             let at = format!("{source}: opponent `{}`", m.spec.name);
             if !non_negative(m.weight) {
                 return Err(Error::invalid(at, format!("weight {} is not a number of at least 0", m.weight)));
@@ -162,7 +193,7 @@ impl Population {
             if let Some((key, nearest)) = m.spec.params.0.keys().find_map(|key| Some((key, near(key)?))) {
                 return Err(Error::invalid(at, format!("unknown key `{key}`: did you mean `{nearest}`?")));
             }
-            if self.opponents[..i].iter().any(|o| o.spec.name == m.spec.name) {
+            if !names.insert(&m.spec.name) {
                 return Err(Error::invalid(at, "the name is taken; give each opponent its own"));
             }
         }
@@ -312,11 +343,33 @@ mod tests {
     }
 
     #[test]
+    fn messages_of_environments_are_located() {
+        let text = "env = \"kuhn\"\n[options]\ndeal = \"x\"\n[[opponent]]\nname = \"a\"\nkind = \"mcts\"\n[[opponent]]\n\
+                    name = \"fox\"\nkind = \"mcts\"\nsimulations = 3\n";
+        let line = |message: &str| Population::line_of(text, message);
+        assert_eq!(line("opponent `fox`: `simulations` must be a whole number"), Some(10));
+        assert_eq!(line("opponent `fox`: unknown kind of opponent `mtcs`"), Some(8));
+        assert_eq!(line("`deal` must be a text"), Some(3));
+        assert_eq!(line("something else"), None);
+    }
+
+    #[test]
     fn invalid_populations_are_rejected_with_the_location() {
         let err = |text: &str| Population::from_toml(text, "p.toml").unwrap_err().to_string();
-        assert!(err("env = \"kuhn\"\nseat = [1]").contains("unknown field `seat`"));
+        assert_eq!(err("env = \"kuhn\"\nseat = [1]"), "p.toml:2: unknown key `seat`: did you mean `seats`?");
         let base = "env = \"kuhn\"\n[[opponent]]\nname = \"a\"\nkind = \"x\"\n";
         assert!(err(&format!("{base}weight = -1")).contains("weight -1"));
+        assert_eq!(
+            err(&format!("{base}weight = \"big\"")),
+            "p.toml:5: `opponent.1.weight` must be a number, not the text \"big\""
+        );
+        assert_eq!(
+            err("env = \"kuhn\"\n[[opponent]]\nname = \"a\"\nkind = 5"),
+            "p.toml:4: `opponent.1.kind` must be a text, not the number 5"
+        );
+        let opponent = |i: usize| format!("[[opponent]]\nname = \"{i}\"\nkind = \"x\"\n");
+        let crowd: String = (0..=MAX_OPPONENTS).map(opponent).collect();
+        assert_eq!(err(&format!("env = \"kuhn\"\n{crowd}")), "p.toml: 10001 opponents are more than 10000");
         assert!(err(&format!("{base}splits = [\"trian\"]")).contains("did you mean `train`"));
         assert!(err(&format!("{base}{}", &base[13..])).contains("the name is taken"));
         assert!(err("env = \"kuhn\"\nseats = [0, 0]").contains("not all 0"));

@@ -23,9 +23,9 @@ fn directories_without_games_report_the_expected_layout() {
     assert!(error(official(folder.path())).contains("no games of split `train`"));
     assert!(error(official(folder.path()).with("split", "valid_seen")).contains("valid_seen"));
     assert!(error(OptionMap::default().with("skip_bad", true)).contains("set source = \"official\""));
-    assert!(error(OptionMap::default().with("tasks", vec!["dance"])).contains("unknown variant `dance`"));
-    assert!(error(OptionMap::default().with("tasks", "dance")).contains("unknown variant `dance`"));
-    assert!(error(OptionMap::default().with("tasks", 2)).contains("expected a task type or a list of task types"));
+    assert!(error(OptionMap::default().with("tasks", vec!["dance"])).contains("not `dance`"));
+    assert!(error(OptionMap::default().with("tasks", "dance")).contains("not `dance`"));
+    assert!(error(OptionMap::default().with("tasks", 2)).contains("must be a task type or a list of task types"));
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod error;
 pub mod eval;
 mod hint;
 mod hub;
+pub mod limits;
 pub mod policy;
 pub mod recipe;
 pub mod rollout;

@@ -104,18 +104,16 @@ impl std::fmt::Display for UsageError {
 
 impl std::error::Error for UsageError {}
 
-/// Whether an error is caused by arguments or input files: a [`UsageError`], or an environment's error about its
-/// options or data.
+/// Whether an error is caused by arguments or input files: a [`UsageError`], an invalid recipe, an invalid model, or an
+/// environment's error about its options or data.
 fn is_usage_error(e: &anyhow::Error) -> bool {
     use mage_env::Error::Write;
-    let is_env_error = |cause: &(dyn std::error::Error + 'static)| {
-        let wrapped = match cause.downcast_ref::<mage_train::Error>() {
-            Some(mage_train::Error::Env(e)) => Some(e),
-            _ => None,
-        };
-        wrapped.or_else(|| cause.downcast_ref()).is_some_and(|e| !matches!(e, Write { .. }))
+    let is_input_error = |cause: &(dyn std::error::Error + 'static)| match cause.downcast_ref::<mage_train::Error>() {
+        Some(mage_train::Error::Recipe { .. } | mage_train::Error::Engine(mage_engine::Error::Invalid { .. })) => true,
+        Some(mage_train::Error::Env(e)) => !matches!(e, Write { .. }),
+        _ => cause.downcast_ref().is_some_and(|e| !matches!(e, Write { .. })),
     };
-    e.is::<UsageError>() || e.chain().any(is_env_error)
+    e.is::<UsageError>() || e.chain().any(is_input_error)
 }
 
 /// Converts an engine's error; invalid input, such as a model with non-finite weights, becomes a usage error.

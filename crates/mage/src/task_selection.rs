@@ -61,10 +61,17 @@ pub(crate) fn select(
     Ok((env_spec, population))
 }
 
-/// A usage error, prefixed with the file if the message does not contain it.
+/// A usage error, prefixed with the file, and the line to which the message refers, if it does not contain them.
 pub(crate) fn usage_in(file: &str, e: &mage_env::Error) -> anyhow::Error {
     let message = e.to_string();
-    if file.is_empty() || message.contains(file) { usage(message) } else { usage(format!("{file}: {message}")) }
+    if file.is_empty() || message.contains(file) {
+        return usage(message);
+    }
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    match Population::line_of(&text, &message) {
+        Some(line) => usage(format!("{file}:{line}: {message}")),
+        None => usage(format!("{file}: {message}")),
+    }
 }
 
 /// Prints the environment's warnings about a split, for which it may read the split's data.

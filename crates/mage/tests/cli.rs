@@ -9,7 +9,7 @@ fn invalid_arguments_exit_with_2_and_a_hint() {
         (&["play", "chess"], "unknown environment `chess`"),
         (&["play", "--opponent", "agressive"], "did you mean `aggressive`"),
         (&["play", "--seat", "9"], "seats 0 to 1"),
-        (&["play", "--option", "deal=foo"], "expected `fresh` or `fixed`"),
+        (&["play", "--option", "deal=foo"], "`deal` must be `fresh` or `fixed`"),
         (&["play", "--option", "dael=fresh"], "unknown field `dael`"),
         (&["play", "--option", "deal"], "KEY=VALUE"),
         (&["play", "--split", "trian"], "did you mean `train`"),
@@ -32,6 +32,27 @@ fn invalid_arguments_exit_with_2_and_a_hint() {
         (&["env", "conform", "kuhn", "--golden", "x"], "kuhn"),
         (&["env", "conform", "sokoban", "--golden", "/nowhere/x.jsonl"], "cannot read /nowhere/x.jsonl"),
         (&["frobnicate"], "unrecognized subcommand"),
+        // Sizes are limited before anything is allocated.
+        (&["eval", "random", "--tasks", "100000000"], "100000000 is not in 1..=1000000"),
+        (&["eval", "random", "--tasks", "1000000", "--episodes", "1000"], "1000000 tasks x 3 seeds x 1000 episodes"),
+        (&["eval", "random", "--threads", "100000"], "expected at most 1024"),
+        (&["eval", "random", "--recall", "18446744073709551615"], "is not in 1..=10000"),
+        (&["sweep", "table1", "--threads", "100000"], "expected at most 1024"),
+        (&["bench", "sampler", "x", "--requests", "18446744073709551615"], "is not in 1..=10000000"),
+        (&["bench", "sampler", "x", "--max-in-flight", "18446744073709551615"], "is not in 1..=1048576"),
+        (&["bench", "sampler", "x", "--prompt-tokens", "18446744073709551615"], "is not in 1..=16777216"),
+        (&["report", "--transcripts", "18446744073709551615"], "is not in 0..=100000"),
+        (
+            &["model", "new", "--config", "c", "--tokenizer-from", "t", "--vocab-size", "18446744073709551615", "m"],
+            "is not in 1..=1048576",
+        ),
+        (&["launch", "uv", "--model", "/m", "--samplers", "1000000000"], "is not in 1..=10000"),
+        (&["train", "--dry-run", "--set", "play.episodes=1000000000"], "play.episodes=1000000000: `play.episodes`"),
+        (&["train", "--dry-run", "--set", "eval.episodes=1000000"], "at most 1000"),
+        (&["train", "--dry-run", "--set", "model.num_layers=100000"], "`model.num_layers`: 100000 is not between"),
+        (&["train", "--dry-run", "--set", "model.num_heads=3"], "`model.num_heads`: 3 is no multiple of"),
+        (&["train", "--dry-run", "--set", "model.max_seq_len=8"], "model.max_seq_len: prompt and response"),
+        (&["train", "--dry-run", "--set", "engine.lora_rank=8"], "engine.lora_rank: LoRA needs a pretrained model"),
         (&[], "Usage"),
     ];
     for (args, expected) in cases {
@@ -399,15 +420,12 @@ fn errors_in_a_population_file_name_the_file() {
     for (text, expected) in [
         (
             format!("{opponent}\"MCTS-100\""),
-            "opponent `fox`: unknown kind of opponent `MCTS-100`: did you mean `mcts-100`?",
+            "mine.toml:3: opponent `fox`: unknown kind of opponent `MCTS-100`: did you mean `mcts-100`?",
         ),
-        (
-            format!("{opponent}\"mcts\"\nsimulations = \"many\""),
-            "`simulations`: it is the text \"many\", expected a whole number",
-        ),
-        (format!("{opponent}\"mcts\"\nsimulations = 99999999999999999999"), "which is too large"),
+        (format!("{opponent}\"mcts\"\nsimulations = \"many\""), "`simulations` must be a whole number"),
+        (format!("{opponent}\"mcts\"\nsimulations = 99999999999999999999"), "is too large"),
         (format!("{opponent}\"preferred\"\norder = [[1, 9]]"), "[1, 9] is not on the board"),
-        (format!("{opponent}\"random\"\nweight = \"big\""), "expected a number"),
+        (format!("{opponent}\"random\"\nweight = \"big\""), "mine.toml:5: `opponent.1.weight` must be a number"),
         (format!("{opponent}\"random\"\nsplits = [\"out-of-domain\"]"), "no opponent in split `in-domain`"),
         (
             "env = \"tictactoe\"\nseats = [1]\n[[opponent]]\nname = \"a\"\nkind = \"random\"".to_owned(),

@@ -43,7 +43,7 @@ fn missing_data_and_unsupported_options_are_reported() {
     let path = folder.path().to_str().unwrap();
     let cases: &[(&[&str], i32, &str)] = &[
         (&["play", "alfworld", "--skip-bad"], 2, "source = \"official\""),
-        (&["play", "alfworld", "--option", "rooms=green"], 2, "expected `seen` or `unseen`"),
+        (&["play", "alfworld", "--option", "rooms=green"], 2, "must be `seen` or `unseen`"),
         (&["env", "generate", "alfworld", "--out", path, "--data", path], 2, "neither json_2.1.1/<split>"),
         (&["env", "generate", "kuhn", "--out", path], 2, "no export format"),
         (&["env", "conform", "alfworld", "--golden", "nowhere.jsonl", "--data", path], 2, "cannot read nowhere.jsonl"),

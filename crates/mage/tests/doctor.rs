@@ -249,5 +249,5 @@ fn doctor_checks_every_engine_when_the_first_is_unreachable() {
         args.iter().map(|a| if a.starts_with("tinker.url") { "tinker.url=http://me:hush@h:1" } else { a }).collect();
     let out = mage(&login);
     let output = String::from_utf8([out.stdout, out.stderr].concat()).expect("text");
-    assert!(output.contains("tinker.url: remove the login") && !output.contains("hush"), "{output}");
+    assert!(output.contains("`tinker.url`: remove the login") && !output.contains("hush"), "{output}");
 }

@@ -40,6 +40,10 @@ fn a_sweep_resumes_and_its_report_contains_all_cells() {
     let (grid, out) = (grid.display().to_string(), at("out"));
     let sweep = |more: &[&str]| mage(&[&["sweep", grid.as_str(), "--out", out.as_str(), "--json"], more].concat());
 
+    let plan = sweep(&["--dry-run", "--set", "tasks=11", "--set", "optim.updates=1"]);
+    let plan: serde_json::Value = serde_json::from_str(&stdout(&plan)).unwrap();
+    let commands = plan["cells"].to_string();
+    assert!(commands.contains("optim.updates=1\"") && commands.contains("\"--tasks\",\"11\""), "{commands}");
     let plan = sweep(&["--dry-run"]);
     let plan: serde_json::Value = serde_json::from_str(&stdout(&plan)).unwrap();
     let states: Vec<&str> = plan["cells"].as_array().unwrap().iter().map(|c| c["state"].as_str().unwrap()).collect();
@@ -73,6 +77,18 @@ fn a_sweep_resumes_and_its_report_contains_all_cells() {
     assert_eq!(text(&trajectories), before);
     let nothing = stdout(&sweep(&[]));
     assert!(cells(&nothing).is_empty() && nothing.contains("\"finished\":5"), "all cells are finished: {nothing}");
+
+    // Finished cells have their scores, and their lines fit 80 columns.
+    let plan = stdout(&mage(&["sweep", &grid, "--out", &out, "--dry-run"]));
+    let of = |id: &str| plan.lines().find(|l| l.starts_with(&format!("{id} "))).unwrap_or_else(|| panic!("{plan}"));
+    assert!(of("kuhn/MAGE-0").contains("finished, score "), "{plan}");
+    assert!(
+        of("kuhn/bayes-on-kuhn").contains("finished, Pass@3 ") && of("kuhn/bayes-on-kuhn").ends_with(" %"),
+        "{plan}"
+    );
+    assert!(plan.lines().filter(|l| l.starts_with("kuhn/")).all(|l| l.chars().count() <= 80), "{plan}");
+    let json: serde_json::Value = serde_json::from_str(&stdout(&sweep(&["--dry-run"]))).unwrap();
+    assert!(json["cells"][0]["result"]["score"].is_f64() || json["cells"][0]["result"]["pass_at_k"].is_f64(), "{json}");
 
     let page = at("page");
     let report = mage(&["report", &out, "--out", &page]);
@@ -178,13 +194,55 @@ fn invalid_arguments_of_sweep_and_report_exit_with_2() {
     assert_eq!(nothing.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&nothing.stderr).contains("found no training runs, trajectories or summaries"));
     assert_eq!(mage(&["report", "/nowhere/at/all"]).status.code(), Some(2));
-    assert_eq!(mage(&["sweep", "tabel1"]).status.code(), Some(2));
+    let misspelt = mage(&["sweep", "tabel1"]);
+    assert_eq!(misspelt.status.code(), Some(2));
+    assert!(stderr(&misspelt).contains("did you mean `table1`?"), "{}", stderr(&misspelt));
     let nowhere = command().arg("report").current_dir(dir.path()).output().unwrap();
     assert_eq!(nowhere.status.code(), Some(2), "neither runs/ nor sweeps/ exists");
     let shown = stdout(&mage(&["sweep", "recipes/tiny/table1.toml", "--dry-run", "--json", "--out", &empty]));
     assert!(shown.contains("tictactoe/MAGE-0"), "presets are also found by their file path");
-    assert!(stdout(&mage(&["sweep", "list"])).contains("paper/table1"));
+    let list = stdout(&mage(&["sweep", "list"]));
+    assert!(list.starts_with("tiny/: ") && list.find("tiny/table1") < list.find("paper/table1"), "{list}");
+    assert!(list.contains("two cores") && list.contains("GPU"), "{list}");
+    let list: serde_json::Value = serde_json::from_str(&stdout(&mage(&["sweep", "list", "--json"]))).unwrap();
+    assert!(list["presets"][0]["name"].as_str().unwrap().starts_with("tiny/"), "{list}");
     assert!(stdout(&mage(&["sweep", "show", "fig5"])).contains("[[ablation]]"));
+    let table: serde_json::Value =
+        serde_json::from_str(&stdout(&mage(&["sweep", "show", "table1", "--json"]))).unwrap();
+    assert_eq!((table["tasks"].as_u64(), table["env"][0]["name"].as_str()), (Some(128), Some("kuhn")));
     let run = command().args(["sweep", "show"]).output().unwrap();
     assert_eq!(run.status.code(), Some(2));
+}
+
+#[test]
+fn invalid_sweeps_are_refused_before_anything_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out").display().to_string();
+    let grid = dir.path().join("grid.toml").display().to_string();
+    let refused = |from: &str, to: &str, more: &[&str]| {
+        fs::write(&grid, GRID.replacen(from, to, 1)).unwrap();
+        let errors: Vec<String> = [&["--dry-run"][..], &[]]
+            .iter()
+            .map(|dry_run| {
+                let output = mage(&[&["sweep", grid.as_str(), "--out", out.as_str()], more, dry_run].concat());
+                assert_eq!(output.status.code(), Some(2), "{to} {more:?}: {}", stderr(&output));
+                stderr(&output)
+            })
+            .collect();
+        assert!(!Path::new(&out).exists(), "{to}");
+        assert_eq!(errors[0], errors[1]);
+        errors[0].clone()
+    };
+    for (from, to, more, expected) in [
+        ("episodes = 3", "episodes = 1000000000", &[][..], "`episodes`: 1000000000 is too large"),
+        ("tasks = 12", "tasks = 100000000000", &[], "`tasks`: 100000000000 is too large"),
+        ("tasks = 12", "tasks = \"x\"", &[], "grid.toml:4: `tasks` must be a whole number"),
+        ("optim.updates=2", "optim.updates=x", &[], "grid.toml: kuhn/MAGE-0: optim.updates=x: `optim.updates` must be"),
+        ("task_sets = [\"kuhn\"]", "task_sets = [\"khun\"]", &[], "unknown preset `khun`: did you mean `kuhn`?"),
+        ("", "", &["--set", "tasks=0"], "tasks=0: `tasks` must not be"),
+        ("", "", &["--set", "optim.updatse=1"], "unknown key `optim.updatse`"),
+    ] {
+        let error = refused(from, to, more);
+        assert!(error.contains(expected), "{to} {more:?}: {error}");
+    }
 }

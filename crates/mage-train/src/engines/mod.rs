@@ -11,7 +11,7 @@ use mage_core::prompt::{CONTROL_WORDS, vocabulary};
 use mage_engine::{Renderer, Sampler, Trainer};
 use mage_env::{EnvInfo, Seed};
 use mage_native::{
-    AdapterSize, Config, Device, EngineOptions, LoraConfig, ModelDescription, NativeAdapter, NativeModel,
+    AdapterSize, Config, Device, EngineOptions, LoraConfig, Machine, ModelDescription, NativeAdapter, NativeModel,
     WordControlTokens, word_tokenizer,
 };
 use mage_remote::StatusLog;
@@ -160,8 +160,27 @@ fn model(recipe: &Recipe, env_info: &EnvInfo) -> Result<NativeModel> {
         return Hub::from_env(true).open(&recipe.model.path);
     }
     let (config, renderer) = new_model_config(recipe, env_info)?;
+    check_memory(&config, Machine::free_memory())?;
     let seed = Seed::new(recipe.seed).child("model");
     Ok(NativeModel::new(config, recipe.model.init_std, seed, Some(Arc::new(renderer)))?)
+}
+
+/// Refuses a new model whose weights do not fit into memory.
+fn check_memory(config: &Config, free_bytes: Option<u64>) -> Result<()> {
+    let model = ModelDescription::from_config(config.clone());
+    match free_bytes.filter(|free| *free < model.sampling_bytes()) {
+        None => Ok(()),
+        Some(free) => Err(Error::Recipe {
+            location: "model".to_owned(),
+            problem: format!(
+                "{} parameters take {} MiB of memory, of which {} MiB are free; lower model.hidden_size, \
+                 model.intermediate_size or model.num_layers",
+                model.parameters,
+                model.sampling_bytes() >> 20,
+                free >> 20
+            ),
+        }),
+    }
 }
 
 /// Configuration and tokenizer of a new model.
@@ -171,9 +190,19 @@ fn new_model_config(recipe: &Recipe, env_info: &EnvInfo) -> Result<(Config, Rend
     let words: Vec<String> = vocabulary(env_info).into_iter().filter(|w| !control_words.contains(&w)).collect();
     debug_assert!(CONTROL_WORDS.len() + env_info.compact_words.len() == words.len() + control_words.len());
     let renderer = word_tokenizer(&words, &control)?;
-    let m = &recipe.model;
+    let control = renderer.control();
     let config = Config {
-        vocab_size: renderer.vocab_size(),
+        bos_token_id: control.bos,
+        eos_token_ids: control.end_of_turn.into_iter().collect(),
+        ..new_model_shape(recipe, renderer.vocab_size())
+    };
+    Ok((config, renderer))
+}
+
+fn new_model_shape(recipe: &Recipe, vocab_size: usize) -> Config {
+    let m = &recipe.model;
+    Config {
+        vocab_size,
         hidden_size: m.hidden_size,
         intermediate_size: m.intermediate_size,
         num_hidden_layers: m.num_layers,
@@ -184,8 +213,44 @@ fn new_model_config(recipe: &Recipe, env_info: &EnvInfo) -> Result<(Config, Rend
         rope_theta: 10_000.0,
         tie_word_embeddings: m.tie_embeddings,
         max_position_embeddings: m.max_seq_len,
-        bos_token_id: renderer.control().bos,
-        eos_token_ids: renderer.control().end_of_turn.into_iter().collect(),
-    };
-    Ok((config, renderer))
+        bos_token_id: None,
+        eos_token_ids: Vec::new(),
+    }
+}
+
+/// Refuses an invalid shape of a new model; errors name the recipe's keys.
+pub(crate) fn check_model_shape(recipe: &Recipe) -> Result<()> {
+    const KEYS: [(&str, &str); 4] = [
+        ("num_hidden_layers", "num_layers"),
+        ("num_attention_heads", "num_heads"),
+        ("num_key_value_heads", "num_kv_heads"),
+        ("max_position_embeddings", "max_seq_len"),
+    ];
+    let (heads, kv_heads) = (recipe.model.num_heads, recipe.model.num_kv_heads);
+    new_model_shape(recipe, 1).check().map_err(|e| match e {
+        mage_engine::Error::Invalid { subject, problem } => {
+            let field = subject.trim_start_matches("config: ");
+            if field == "num_key_value_heads" && kv_heads > 0 && !heads.is_multiple_of(kv_heads) {
+                let problem = format!("{heads} is no multiple of model.num_kv_heads = {kv_heads}");
+                return Error::Recipe { location: "model.num_heads".to_owned(), problem };
+            }
+            let key = KEYS.iter().find(|(name, _)| *name == field).map_or(field, |(_, key)| key);
+            Error::Recipe { location: format!("model.{key}"), problem }
+        }
+        other => other.into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_beyond_memory_is_refused() {
+        let config = new_model_shape(&Recipe::default(), 50);
+        let bytes = ModelDescription::from_config(config.clone()).sampling_bytes();
+        assert!(check_memory(&config, None).is_ok() && check_memory(&config, Some(bytes)).is_ok());
+        let error = check_memory(&config, Some(bytes - 1)).unwrap_err().to_string();
+        assert!(error.starts_with("model: ") && error.contains("lower model.hidden_size"), "{error}");
+    }
 }

@@ -296,7 +296,7 @@ mod tests {
             composer.add("kuhn").unwrap();
             composer.set(&format!("{key}=sk-hush")).unwrap();
             let e = composer.finish().unwrap_err().to_string();
-            assert!(e.starts_with(&format!("{key}: not the name of an environment variable")), "{e}");
+            assert!(e.starts_with(&format!("{key}=…: `{key}`: not the name of an environment variable")), "{e}");
             assert!(!e.contains("hush"), "{e}");
         }
     }

@@ -1,34 +1,87 @@
-//! Embedded recipes.
+//! Embedded recipes, and methods as partial recipes.
 
-use crate::{Error, Result};
 use mage_core::Method;
 use toml::{Table, Value};
 
-const RECIPES: &[(&str, &str)] = &[
-    ("kuhn", include_str!("../../recipes/kuhn.toml")),
-    ("kuhn-switching", include_str!("../../recipes/kuhn-switching.toml")),
-    ("tictactoe", include_str!("../../recipes/tictactoe.toml")),
-    ("tictactoe-blind", include_str!("../../recipes/tictactoe-blind.toml")),
-    ("paper/alfworld", include_str!("../../recipes/paper/alfworld.toml")),
-    ("paper/kuhn", include_str!("../../recipes/paper/kuhn.toml")),
-    ("paper/sokoban", include_str!("../../recipes/paper/sokoban.toml")),
-    ("paper/tictactoe", include_str!("../../recipes/paper/tictactoe.toml")),
-    ("paper/webshop", include_str!("../../recipes/paper/webshop.toml")),
+/// An embedded recipe or a method, for lists.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct BuiltinRecipe {
+    /// Name.
+    pub name: String,
+    /// Description.
+    pub description: &'static str,
+    /// Hardware and duration; empty for methods, which are merged into a recipe.
+    pub needs: &'static str,
+}
+
+/// Name, description, hardware and duration, and text of each embedded recipe.
+const RECIPES: &[(&str, &str, &str, &str)] = &[
+    ("kuhn", "three hidden opponents", "2 cores, 2 min", include_str!("../../recipes/kuhn.toml")),
+    ("kuhn-switching", "opponents may switch", "2 cores, 2 min", include_str!("../../recipes/kuhn-switching.toml")),
+    ("tictactoe", "the paper's opponents", "2 cores, 5 min", include_str!("../../recipes/tictactoe.toml")),
+    (
+        "tictactoe-blind",
+        "opponents blind to a line",
+        "2 cores, 5 min",
+        include_str!("../../recipes/tictactoe-blind.toml"),
+    ),
+    ("paper/alfworld", PAPER, PAPER_NEEDS, include_str!("../../recipes/paper/alfworld.toml")),
+    ("paper/kuhn", PAPER, PAPER_NEEDS, include_str!("../../recipes/paper/kuhn.toml")),
+    ("paper/sokoban", PAPER, PAPER_NEEDS, include_str!("../../recipes/paper/sokoban.toml")),
+    ("paper/tictactoe", PAPER, PAPER_NEEDS, include_str!("../../recipes/paper/tictactoe.toml")),
+    ("paper/webshop", PAPER, PAPER_NEEDS, include_str!("../../recipes/paper/webshop.toml")),
 ];
+
+const PAPER: &str = "Qwen3-4B, paper's settings";
+/// AdamW on Qwen3-4B takes 73 GiB without the KV cache (BENCHMARKS.md).
+const PAPER_NEEDS: &str = "141 GB GPU, days";
+
+/// Descriptions of the methods, which differ from `mage` as they say.
+const METHODS: [(&str, &str); Method::NAMES.len()] = [
+    ("mage", "the default: differential credit (equation 7), return to go"),
+    ("mage_paper", "penalties in the reward, reflections score 0, GiGPO"),
+    ("mage_released", "the released code: its recursion and penalties, GiGPO"),
+    ("lamer", "LaMer: cumulative instead of differential credit"),
+    ("lamer_released", "cumulative credit, the rest as mage-released"),
+    ("own_episode", "memory, but credit within an episode only (a control)"),
+    ("gigpo", "no memory: GiGPO as released, on single episodes"),
+    ("grpo", "no memory: GRPO, on single episodes"),
+    ("pg_clip", "no groups: the baseline is the mean of the whole batch"),
+];
+
+/// The embedded recipes.
+pub fn builtin_recipes() -> Vec<BuiltinRecipe> {
+    let recipe = |(name, description, needs, _): &(&str, &'static str, &'static str, &str)| BuiltinRecipe {
+        name: (*name).to_owned(),
+        description,
+        needs,
+    };
+    RECIPES.iter().map(recipe).collect()
+}
+
+/// The methods, which are merged into a recipe.
+pub fn builtin_methods() -> Vec<BuiltinRecipe> {
+    let method = |(name, description): (&str, &'static str)| BuiltinRecipe {
+        name: name.replace('_', "-"),
+        description,
+        needs: "",
+    };
+    METHODS.into_iter().map(method).collect()
+}
 
 /// Names of the embedded recipes and methods.
 pub fn builtin_names() -> Vec<String> {
-    let methods = Method::NAMES.iter().map(|m| m.replace('_', "-"));
-    RECIPES.iter().map(|(name, _)| (*name).to_owned()).chain(methods).collect()
+    builtin_recipes().into_iter().chain(builtin_methods()).map(|r| r.name).collect()
 }
 
-/// An embedded recipe, or a method as a partial recipe.
-pub(super) fn find(name: &str) -> Result<Option<Table>> {
-    if let Some((_, text)) = RECIPES.iter().find(|(n, _)| *n == name) {
-        let parsed = text.parse::<Table>();
-        return parsed.map(Some).map_err(|e| Error::Recipe { location: name.to_owned(), problem: e.to_string() });
-    }
-    let Ok(method) = Method::named(&name.replace('-', "_")) else { return Ok(None) };
+/// The TOML of an embedded recipe.
+pub fn recipe_text(name: &str) -> Option<&'static str> {
+    RECIPES.iter().find(|(n, ..)| *n == name).map(|(.., text)| *text)
+}
+
+/// A method as a partial recipe.
+pub(super) fn method_table(name: &str) -> Option<Table> {
+    let method = Method::named(&name.replace('-', "_")).ok()?;
     let mut method_table = Table::try_from(method).expect("methods are plain data");
     if let Some(Value::Table(credit)) = method_table.get_mut("credit") {
         // Methods do not set these keys; the recipe's values remain.
@@ -44,7 +97,7 @@ pub(super) fn find(name: &str) -> Result<Option<Table>> {
             Value::Table(Table::from_iter([("group_size".to_owned(), Value::Integer(24))])),
         );
     }
-    Ok(Some(table))
+    Some(table)
 }
 
 #[cfg(test)]
@@ -53,7 +106,7 @@ mod tests {
 
     #[test]
     fn every_embedded_recipe_is_valid_with_every_method_at_equal_episodes() {
-        for (name, _) in super::RECIPES {
+        for (name, ..) in super::RECIPES {
             let mut episodes = Vec::new();
             for method in mage_core::Method::NAMES {
                 let mut c = Composer::new();
@@ -66,6 +119,13 @@ mod tests {
                 episodes.push(r.rollout.groups * r.rollout.group_size * r.play.episodes as usize);
             }
             assert!(episodes.iter().all(|e| *e == episodes[0]), "{name}: {episodes:?}");
+        }
+    }
+
+    #[test]
+    fn every_method_is_described() {
+        for ((name, _), known) in super::METHODS.iter().zip(mage_core::Method::NAMES) {
+            assert_eq!(*name, known);
         }
     }
 

@@ -1,19 +1,28 @@
 //! Validation of recipes.
 
 use super::Recipe;
-use crate::{Error, Result};
+use crate::{
+    Error, Result,
+    engines::check_model_shape,
+    limits::{MAX_EPISODES, MAX_PLAYED_EPISODES, MAX_TASKS, too_many_episodes},
+};
 use mage_core::prompt::PromptForm;
 use mage_native::EngineOptions;
-
-/// Maximum meta-episodes of an update; all of them are in memory at once.
-const MAX_META_EPISODES: usize = 1 << 20;
 
 /// Largest number of seconds of a timeout: three years.
 const MAX_SECONDS: f64 = 1e8;
 
+/// A counted key with its value and its inclusive bounds.
+pub(super) struct CountCheck {
+    pub(super) key: &'static str,
+    value: u64,
+    pub(super) min: u64,
+    pub(super) max: u64,
+}
+
 /// Valid range of a numeric key.
 #[derive(Clone, Copy)]
-enum ValueRange {
+pub(super) enum ValueRange {
     /// 0 or more.
     NonNegative,
     /// More than 0.
@@ -51,6 +60,18 @@ impl ValueRange {
             ValueRange::Decay => "it must be at least 0 and less than 1",
         }
     }
+
+    /// The bounds as keywords of JSON Schema.
+    pub(super) fn schema(self) -> &'static [(&'static str, f64)] {
+        match self {
+            ValueRange::NonNegative => &[("minimum", 0.0)],
+            ValueRange::Positive => &[("exclusiveMinimum", 0.0)],
+            ValueRange::Seconds => &[("exclusiveMinimum", 0.0), ("maximum", MAX_SECONDS)],
+            ValueRange::Fraction => &[("minimum", 0.0), ("maximum", 1.0)],
+            ValueRange::PositiveFraction => &[("exclusiveMinimum", 0.0), ("maximum", 1.0)],
+            ValueRange::Decay => &[("minimum", 0.0), ("exclusiveMaximum", 1.0)],
+        }
+    }
 }
 
 impl Recipe {
@@ -67,7 +88,15 @@ impl Recipe {
                 "play.form = \"full\" needs a pretrained model; set a checkpoint folder or a Hub name",
             );
         }
-        self.method.validate()?;
+        if self.model.path.is_empty() {
+            check_model_shape(self)?;
+        }
+        self.method.validate().map_err(|e| match e {
+            mage_env::Error::Invalid { location, problem } => {
+                Error::Recipe { location: format!("method.{location}"), problem }
+            }
+            other => other.into(),
+        })?;
         self.penalty.validate()?;
         self.reward.rule(&self.env.name)?;
         self.loss(0).check()?;
@@ -75,70 +104,69 @@ impl Recipe {
         crate::engines::remote::check(self)
     }
 
-    fn check_counts(&self) -> Result<()> {
-        let at_least_one = [
-            ("play.episodes", u64::from(self.play.episodes)),
-            ("rollout.groups", self.rollout.groups as u64),
-            ("rollout.group_size", self.rollout.group_size as u64),
-            ("optim.minibatches", self.optim.minibatches as u64),
-            ("optim.epochs", u64::from(self.optim.epochs)),
-            ("eval.episodes", u64::from(self.eval.episodes)),
-            ("eval.tasks", self.eval.tasks as u64),
-            ("eval.final_tasks", self.eval.final_tasks as u64),
-            ("checkpoint.every", self.checkpoint.every),
-            ("checkpoint.keep", self.checkpoint.keep as u64),
-            ("vllm.max_in_flight", self.vllm.max_in_flight as u64),
-            ("vllm.keep_versions", self.vllm.keep_versions as u64),
-        ];
-        if let Some((key, _)) = at_least_one.into_iter().find(|(_, v)| *v == 0) {
-            return wrong(key, "it must be at least 1");
-        }
-        // Beyond these, memory or time would run out before the first result.
+    /// Bounds of counts. Beyond the upper ones, memory or time would run out before the first result.
+    pub(super) fn counts(&self) -> Vec<CountCheck> {
+        const MANY: u64 = 1 << 40;
         let (play, eval, optim, warmstart) = (&self.play, &self.eval, &self.optim, &self.warmstart);
-        let at_most = [
-            ("play.episodes", u64::from(play.episodes), 1000),
-            ("play.max_turns", u64::from(play.max_turns), 100_000),
-            ("play.play_tokens", u64::from(play.play_tokens), 1 << 20),
-            ("play.reflect_tokens", u64::from(play.reflect_tokens), 1 << 20),
-            ("eval.episodes", u64::from(eval.episodes), 1000),
-            ("eval.every", eval.every, 1 << 40),
-            ("eval.exact_max_states", eval.exact_max_states as u64, 1_000_000),
-            ("warmstart.steps", warmstart.steps, 100_000_000),
-            ("rollout.retries", u64::from(self.rollout.retries), 1000),
-            ("optim.updates", optim.updates, 100_000_000),
-            ("optim.epochs", u64::from(optim.epochs), 1000),
-            ("optim.warmup_steps", optim.warmup_steps, 1 << 40),
-            ("checkpoint.every", self.checkpoint.every, 1 << 40),
-            ("trajectories.every", self.trajectories.every, 1 << 40),
-            ("checkpoint.keep", self.checkpoint.keep as u64, 1_000_000),
-            ("vllm.max_in_flight", self.vllm.max_in_flight as u64, 1 << 20),
-            ("vllm.keep_versions", self.vllm.keep_versions as u64, 1000),
-        ];
-        if let Some((key, value, most)) = at_most.into_iter().find(|(_, value, most)| value > most) {
-            return wrong(key, format!("{value} is too large; it must be at most {most}"));
-        }
-        if self.engine.threads > EngineOptions::MAX_THREADS {
-            let problem =
-                format!("{} are more than {}; 0 takes all cores", self.engine.threads, EngineOptions::MAX_THREADS);
-            return wrong("engine.threads", problem);
-        }
-        let (groups, group_size) = (self.rollout.groups, self.rollout.group_size);
-        let meta_episodes = groups.checked_mul(group_size).filter(|n| *n <= MAX_META_EPISODES);
-        let Some(meta_episodes) = meta_episodes else {
-            let problem =
-                format!("{groups} groups of {group_size} exceed the {MAX_META_EPISODES} meta-episodes of an update");
-            return wrong("rollout.groups", problem);
-        };
-        for (key, tasks) in [("eval.tasks", self.eval.tasks), ("eval.final_tasks", self.eval.final_tasks)] {
-            if tasks > MAX_META_EPISODES {
-                return wrong(key, format!("{tasks} tasks exceed the maximum of {MAX_META_EPISODES}"));
+        let (tasks, episodes) = (MAX_TASKS as u64, u64::from(MAX_EPISODES));
+        let check = |(key, value, min, max)| CountCheck { key, value, min, max };
+        [
+            ("play.episodes", u64::from(play.episodes), 1, episodes),
+            ("play.max_turns", u64::from(play.max_turns), 0, 100_000),
+            ("play.play_tokens", u64::from(play.play_tokens), 0, 1 << 20),
+            ("play.reflect_tokens", u64::from(play.reflect_tokens), 0, 1 << 20),
+            ("rollout.groups", self.rollout.groups as u64, 1, tasks),
+            ("rollout.group_size", self.rollout.group_size as u64, 1, tasks),
+            ("rollout.retries", u64::from(self.rollout.retries), 0, 1000),
+            ("eval.every", eval.every, 0, MANY),
+            ("eval.tasks", eval.tasks as u64, 1, tasks),
+            ("eval.final_tasks", eval.final_tasks as u64, 1, tasks),
+            ("eval.episodes", u64::from(eval.episodes), 1, episodes),
+            ("eval.exact_max_states", eval.exact_max_states as u64, 0, 1_000_000),
+            ("warmstart.steps", warmstart.steps, 0, 100_000_000),
+            ("warmstart.batch_size", warmstart.batch_size as u64, 0, tasks),
+            ("optim.updates", optim.updates, 0, 100_000_000),
+            ("optim.epochs", u64::from(optim.epochs), 1, 1000),
+            ("optim.minibatches", optim.minibatches as u64, 1, tasks),
+            ("optim.warmup_steps", optim.warmup_steps, 0, MANY),
+            ("checkpoint.every", self.checkpoint.every, 1, MANY),
+            ("checkpoint.keep", self.checkpoint.keep as u64, 1, 1_000_000),
+            ("trajectories.every", self.trajectories.every, 0, MANY),
+            ("engine.threads", self.engine.threads as u64, 0, EngineOptions::MAX_THREADS as u64),
+            ("engine.lora_rank", self.engine.lora_rank as u64, 0, 1 << 16),
+            ("vllm.max_in_flight", self.vllm.max_in_flight as u64, 1, 1 << 20),
+            ("vllm.keep_versions", self.vllm.keep_versions as u64, 1, 1000),
+        ]
+        .map(check)
+        .into()
+    }
+
+    fn check_counts(&self) -> Result<()> {
+        for CountCheck { key, value, min, max } in self.counts() {
+            if value < min {
+                return wrong(key, format!("it must be at least {min}"));
+            }
+            if value > max {
+                return wrong(key, format!("{value} is too large; it must be at most {max}"));
             }
         }
-        if self.warmstart.batch_size > MAX_META_EPISODES {
-            return wrong(
-                "warmstart.batch_size",
-                format!("{} exceeds the maximum of {MAX_META_EPISODES}", self.warmstart.batch_size),
+        let (groups, group_size, episodes) = (self.rollout.groups, self.rollout.group_size, self.play.episodes);
+        let meta_episodes = groups.saturating_mul(group_size);
+        if meta_episodes > MAX_TASKS {
+            let problem = format!("{groups} groups of {group_size} exceed the {MAX_TASKS} meta-episodes of an update");
+            return wrong("rollout.groups", problem);
+        }
+        if meta_episodes as u64 * u64::from(episodes) > MAX_PLAYED_EPISODES {
+            let problem = format!(
+                "{groups} groups of {group_size} meta-episodes of {episodes} episodes exceed the {MAX_PLAYED_EPISODES} \
+                 episodes of an update"
             );
+            return wrong("rollout.groups", problem);
+        }
+        for (key, tasks) in [("eval.tasks", self.eval.tasks), ("eval.final_tasks", self.eval.final_tasks)] {
+            if let Some(problem) = too_many_episodes(tasks as u64, 1, u64::from(self.eval.episodes)) {
+                return wrong(key, problem);
+            }
         }
         if self.optim.minibatches > meta_episodes {
             return wrong(
@@ -149,10 +177,11 @@ impl Recipe {
         Ok(())
     }
 
-    fn check_ranges(&self) -> Result<()> {
+    /// Valid ranges of other numbers.
+    pub(super) fn ranges(&self) -> Vec<(&'static str, f64, ValueRange)> {
         use ValueRange::{Decay, Fraction, NonNegative, Positive, PositiveFraction, Seconds};
         let (loss, optim, health) = (&self.loss, &self.optim, &self.health);
-        let ranges = [
+        vec![
             ("model.init_std", f64::from(self.model.init_std), NonNegative),
             ("warmstart.epsilon", self.warmstart.epsilon, Fraction),
             ("warmstart.learning_rate", f64::from(self.warmstart.learning_rate), NonNegative),
@@ -187,8 +216,11 @@ impl Recipe {
             ("tinker.timeout", self.tinker.timeout, Seconds),
             ("vllm.request_timeout", self.vllm.request_timeout, Seconds),
             ("vllm.tolerance", f64::from(self.vllm.tolerance), Positive),
-        ];
-        match ranges.into_iter().find(|(_, v, range)| !range.contains(*v)) {
+        ]
+    }
+
+    fn check_ranges(&self) -> Result<()> {
+        match self.ranges().into_iter().find(|(_, v, range)| !range.contains(*v)) {
             Some((key, v, range)) => wrong(key, format!("{} is out of range: {}", v as f32, range.requirement())),
             None => Ok(()),
         }
@@ -215,6 +247,7 @@ mod tests {
             "optim.learning_rate=-1e-3",
             "optim.beta2=1",
             "rollout.groups=100000000000",
+            "rollout.groups=5000",
             "rollout.group_size=9223372036854775807",
             "eval.tasks=100000000000",
             "optim.minibatches=1000",
@@ -242,6 +275,9 @@ mod tests {
         ] {
             let mut composer = Composer::new();
             composer.add("kuhn").unwrap();
+            if set == "rollout.groups=5000" {
+                composer.set("play.episodes=1000").unwrap();
+            }
             composer.set(set).unwrap();
             let error = composer.finish().map_or_else(|e| e.to_string(), |r| r.check().unwrap_err().to_string());
             let key = set.split('=').next().unwrap();

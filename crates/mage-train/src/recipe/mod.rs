@@ -7,12 +7,17 @@ mod builtin;
 mod check;
 mod compose;
 mod explain;
+mod keys;
+mod schema;
 mod section;
 mod sections;
+mod value_type;
 
-pub use builtin::builtin_names;
+pub use builtin::{BuiltinRecipe, builtin_methods, builtin_names, builtin_recipes, recipe_text};
 pub use compose::{Composer, differences, key_values};
 pub use explain::{RecipeField, explain};
+pub use keys::is_key;
+pub use schema::schema;
 pub use sections::{
     Aggregation, CheckpointConfig, EngineConfig, EngineKind, EnvConfig, EvalConfig, HealthThresholds, LossConfig,
     ModelConfig, OptimConfig, PlayConfig, PolicyLoss, RolloutConfig, TinkerConfig, TrajectoryConfig, VllmConfig,

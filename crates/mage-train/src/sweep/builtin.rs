@@ -1,4 +1,6 @@
-//! Embedded sweeps.
+//! Embedded sweeps: `tiny/` for small models, `paper/` for the paper's settings.
+
+use mage_env::nearest_name;
 
 const PRESETS: &[(&str, &str)] = &[
     ("paper/ablation-anchor", include_str!("../../sweeps/paper/ablation-anchor.toml")),
@@ -26,12 +28,30 @@ const PRESETS: &[(&str, &str)] = &[
 /// Figures whose sweeps are ablations.
 const ALIASES: [(&str, &str); 2] = [("fig5", "ablation-reward"), ("fig7", "ablation-anchor")];
 
-/// The names of all presets.
+/// What the presets of a scale need.
+pub const SCALES: [(&str, &str); 2] = [
+    ("tiny", "models of 26,000 parameters: two cores, up to half an hour each"),
+    ("paper", "Qwen3-4B: a GPU of 141 GB or servers (docs/scale.md), days each"),
+];
+
+/// The names of all presets, those of small models first.
 pub fn preset_names() -> Vec<String> {
-    let aliases = ["paper", "tiny"].into_iter().flat_map(|scale| ALIASES.map(|(name, _)| format!("{scale}/{name}")));
-    let mut all: Vec<String> = PRESETS.iter().map(|(name, _)| (*name).to_owned()).chain(aliases).collect();
-    all.sort();
-    all
+    let of_scale = |(scale, _): (&str, &str)| {
+        let prefix = format!("{scale}/");
+        let aliases = ALIASES.map(|(name, _)| format!("{prefix}{name}"));
+        let presets = PRESETS.iter().map(|(name, _)| (*name).to_owned()).filter(|name| name.starts_with(&prefix));
+        let mut names: Vec<String> = presets.chain(aliases).collect();
+        names.sort();
+        names
+    };
+    SCALES.into_iter().flat_map(of_scale).collect()
+}
+
+/// The preset with a similar name, without the optional prefix `tiny/`.
+pub fn nearest_preset(name: &str) -> Option<String> {
+    let names = preset_names();
+    let short = names.iter().map(|name| name.strip_prefix("tiny/").unwrap_or(name));
+    nearest_name(name, short).map(str::to_owned)
 }
 
 /// The TOML of a preset. `tiny/` may be omitted; `recipes/tiny/NAME.toml` is accepted too.

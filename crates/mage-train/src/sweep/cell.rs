@@ -50,6 +50,16 @@ struct CellManifest {
     weights: Option<String>,
 }
 
+/// The score of a finished cell.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CellScore {
+    /// Mean score of the last episode after training.
+    Score(f64),
+    /// Fraction of tasks won within all episodes.
+    PassAtK(f64),
+}
+
 /// Run directory in a training cell.
 pub const RUN: &str = "run";
 /// Folder of archived results.
@@ -76,6 +86,20 @@ impl SweepCell {
     /// Whether the cell is finished with its current command.
     pub fn finished(&self, sweep: &Path) -> bool {
         self.result(sweep).exists() && self.changed(sweep).is_none()
+    }
+
+    /// The score in the result; `None` without a readable result.
+    pub fn score(&self, sweep: &Path) -> Option<CellScore> {
+        let result: serde_json::Value = serde_json::from_slice(&fs::read(self.result(sweep)).ok()?).ok()?;
+        match self.work {
+            CellWork::Train { .. } => {
+                result["after"]["score"].as_array()?.last()?["mean"].as_f64().map(CellScore::Score)
+            }
+            _ => {
+                let episodes = result["policies"][0]["summary"]["overall"]["by_episode"].as_array()?;
+                episodes.last()?["pass_at_k"]["rate"].as_f64().map(CellScore::PassAtK)
+            }
+        }
     }
 
     /// Why the content of the folder is outdated; `None` if it is up to date or absent.

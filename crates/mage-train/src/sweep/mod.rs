@@ -6,11 +6,16 @@
 
 mod builtin;
 mod cell;
+mod settings;
 
-pub use builtin::{preset_names, preset_text};
-pub use cell::{CellInfo, REPLACED, RUN, SweepCell, archive, count_archived, orphaned};
+pub use builtin::{SCALES, nearest_preset, preset_names, preset_text};
+pub use cell::{CellInfo, CellScore, REPLACED, RUN, SweepCell, archive, count_archived, orphaned};
 
-use crate::{Error, Result};
+use crate::{
+    Error, Result,
+    limits::{MAX_CELLS, MAX_EPISODES, MAX_SEEDS, MAX_TASKS, too_many_episodes},
+};
+use mage_env::from_toml;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -34,6 +39,9 @@ pub struct Sweep {
     /// Overrides for every recipe.
     #[serde(default)]
     pub set: Vec<String>,
+    /// Overrides of the command line for every recipe, applied after those of environments and before ablations.
+    #[serde(skip)]
+    pub overrides: Vec<String>,
     /// Environments.
     pub env: Vec<SweepEnv>,
     /// Methods.
@@ -117,7 +125,11 @@ impl Sweep {
             return Self::from_toml(text, name);
         }
         if !path.exists() {
-            let problem = format!("neither a file nor a preset (presets: {})", preset_names().join(", "));
+            let hint = match nearest_preset(name) {
+                Some(nearest) => format!(": did you mean `{nearest}`?"),
+                None => "; `mage sweep list` lists the presets".to_owned(),
+            };
+            let problem = format!("neither a file nor a preset{hint}");
             return Err(Error::Recipe { location: name.to_owned(), problem });
         }
         let text = std::fs::read_to_string(path).map_err(Error::io(path))?;
@@ -126,15 +138,39 @@ impl Sweep {
 
     /// Parses TOML; errors refer to it as `location`.
     pub fn from_toml(text: &str, location: &str) -> Result<Self> {
+        let sweep: Sweep = from_toml(text)
+            .map_err(|e| Error::Recipe { location: format!("{location}:{}", e.line), problem: e.problem })?;
+        sweep.check(location)?;
+        Ok(sweep)
+    }
+
+    /// Checks counts, methods and names; errors refer to the sweep as `location`.
+    fn check(&self, location: &str) -> Result<()> {
         let invalid = |problem: String| Error::Recipe { location: location.to_owned(), problem };
-        let sweep: Sweep = toml::from_str(text).map_err(|e| invalid(e.to_string().trim_end().to_owned()))?;
-        if sweep.seeds.is_empty() || sweep.tasks == 0 || sweep.episodes == 0 {
-            return Err(invalid("seeds, tasks and episodes must not be empty or 0".to_owned()));
+        let counts = [
+            ("tasks", self.tasks, MAX_TASKS as u64),
+            ("episodes", u64::from(self.episodes), u64::from(MAX_EPISODES)),
+            ("seeds", self.seeds.len() as u64, MAX_SEEDS as u64),
+        ];
+        for (key, count, max) in counts {
+            if count == 0 {
+                return Err(invalid(format!("`{key}` must not be empty or 0")));
+            }
+            if count > max {
+                return Err(invalid(format!("`{key}`: {count} is too large; it must be at most {max}")));
+            }
         }
-        if let Some(method) = sweep.method.iter().find(|m| m.train.is_some() == m.prompt.is_some()) {
+        if let Some(problem) = too_many_episodes(self.tasks, self.seeds.len() as u64, u64::from(self.episodes)) {
+            return Err(invalid(problem));
+        }
+        if let Some(method) = self.method.iter().find(|m| m.train.is_some() == m.prompt.is_some()) {
             return Err(invalid(format!("method {}: set either `train` or `prompt`", method.name)));
         }
-        let mut ids: Vec<String> = sweep.cells().into_iter().map(|c| c.id).collect();
+        let count = self.cell_count();
+        if count > MAX_CELLS {
+            return Err(invalid(format!("{count} cells are more than {MAX_CELLS}")));
+        }
+        let mut ids: Vec<String> = self.cells().into_iter().map(|c| c.id).collect();
         ids.sort();
         if let Some(duplicate) = ids.windows(2).find(|w| w[0] == w[1]) {
             return Err(invalid(format!(
@@ -142,7 +178,19 @@ impl Sweep {
                 duplicate[0]
             )));
         }
-        Ok(sweep)
+        Ok(())
+    }
+
+    /// Number of cells.
+    fn cell_count(&self) -> usize {
+        let of_env = |env: &SweepEnv| {
+            let task_sets = env.task_sets.len();
+            let trained = self.method.iter().filter(|m| m.train.is_some() && !env.recipe.is_empty()).count();
+            let prompted = self.method.iter().filter(|m| m.prompt.is_some()).count();
+            let runs = trained.saturating_mul(1 + self.ablation.len()).saturating_mul(self.seeds.len());
+            runs.saturating_mul(1 + task_sets).saturating_add((prompted + env.agents.len()).saturating_mul(task_sets))
+        };
+        self.env.iter().map(of_env).fold(0, usize::saturating_add)
     }
 
     /// All cells, each after those it depends on.
@@ -171,7 +219,7 @@ impl Sweep {
             for seed in &self.seeds {
                 let overrides = ablation.map(|a| a.set.clone()).unwrap_or_default();
                 let ablation = ablation.map(|a| a.name.clone());
-                let mut set = [self.set.clone(), env.set.clone(), overrides].concat();
+                let mut set = [self.set.clone(), env.set.clone(), self.overrides.clone(), overrides].concat();
                 set.push(format!("seed={seed}"));
                 let recipes = [env.recipe.clone(), recipes.to_vec()].concat();
                 let mut command = vec!["train".to_owned()];
@@ -321,7 +369,9 @@ mod tests {
 
     #[test]
     fn a_grid_expands_to_all_valid_combinations() {
-        let cells = Sweep::from_toml(GRID, "test").unwrap().cells();
+        let sweep = Sweep::from_toml(GRID, "test").unwrap();
+        let cells = sweep.cells();
+        assert_eq!(cells.len(), sweep.cell_count());
         let count = |f: fn(&CellWork) -> bool| cells.iter().filter(|c| f(&c.work)).count();
         assert_eq!(
             count(|w| matches!(w, CellWork::Train { .. })),
@@ -339,10 +389,44 @@ mod tests {
     fn invalid_grids_are_refused() {
         let err =
             |from: &str, to: &str| Sweep::from_toml(&GRID.replacen(from, to, 1), "grid.toml").unwrap_err().to_string();
-        assert!(err("seeds = [4, 5]", "seeds = []").contains("must not be empty"));
+        assert!(err("seeds = [4, 5]", "seeds = []").contains("`seeds` must not be empty"));
         assert!(err("seeds = [4, 5]", "seeds = [4, 4]").contains("duplicate cell"));
         assert!(err("train = [\"mage\"]", "").contains("either `train` or `prompt`"));
-        assert!(err("tasks = 8", "tasks = 8\ncolour = 1").contains("colour"));
-        assert!(Sweep::find("tabel1").unwrap_err().to_string().contains("tiny/table1"));
+        assert_eq!(
+            err("tasks = 8", "tasks = 8\ncolour = 1").split("; known").next(),
+            Some("grid.toml:5: unknown key `colour`")
+        );
+        assert_eq!(
+            err("tasks = 8", "tasks = \"x\""),
+            "grid.toml:4: `tasks` must be a whole number of at least 0, not the text \"x\""
+        );
+        assert!(err("agents = [\"bayes\"]", "agents = [1]").contains(":12: `env.1.agents.1` must be a text"));
+        assert!(Sweep::find("tabel1").unwrap_err().to_string().ends_with("did you mean `table1`?"));
+        assert!(Sweep::find("paper/fig33").unwrap_err().to_string().ends_with("did you mean `paper/fig3`?"));
+    }
+
+    #[test]
+    fn sizes_are_limited_before_anything_is_expanded() {
+        let err =
+            |from: &str, to: &str| Sweep::from_toml(&GRID.replacen(from, to, 1), "grid.toml").unwrap_err().to_string();
+        assert!(err("episodes = 3", "episodes = 1000000000").contains("`episodes`: 1000000000 is too large"));
+        assert!(err("tasks = 8", "tasks = 100000000000").contains("`tasks`: 100000000000 is too large"));
+        let seeds = |n: usize| format!("seeds = {:?}", (0..n).collect::<Vec<_>>());
+        assert!(err("seeds = [4, 5]", &seeds(1001)).contains("`seeds`: 1001 is too large"));
+        let product = err("tasks = 8\n        episodes = 3", "tasks = 1000000\n        episodes = 10");
+        assert!(product.contains("1000000 tasks x 2 seeds x 10 episodes"), "{product}");
+        let agents: Vec<String> = (0..MAX_CELLS).map(|i| format!("a{i}")).collect();
+        let cells = err("agents = [\"bayes\"]", &format!("agents = {agents:?}"));
+        assert!(cells.contains("cells are more than 100000"), "{cells}");
+    }
+
+    #[test]
+    fn lines_of_a_dry_run_fit_80_columns() {
+        // The longest state is `needs --endpoint (changed)`.
+        for name in preset_names() {
+            for cell in Sweep::find(&name).unwrap().cells() {
+                assert!(cell.id.len() + 2 + 26 <= 80, "{name}: {}", cell.id);
+            }
+        }
     }
 }

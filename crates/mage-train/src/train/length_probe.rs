@@ -8,9 +8,16 @@ use crate::{
     train::TrainEnv,
 };
 use futures_executor::block_on;
-use mage_core::EpisodeConfig;
+use mage_core::{EpisodeConfig, Message};
 use mage_env::Seed;
 use std::sync::Arc;
+
+/// Episodes played in one measurement. The work grows with the square of the episodes of a meta-episode, because a
+/// prompt contains what was remembered of all earlier ones.
+const MAX_EPISODES: usize = 1000;
+
+/// Prompts of a meta-episode that are tokenised: half of them the longest ones, the others at equal distances.
+const MAX_PROMPTS: usize = 256;
 
 /// Token counts of some meta-episodes of random play with the settings of training, and their maximum lengths, also
 /// with the settings of evaluations, which may have more episodes.
@@ -25,7 +32,8 @@ pub(crate) struct LengthProbe {
 }
 
 impl LengthProbe {
-    /// Plays `count` meta-episodes of training and as many of evaluations; `None` if the environment does not list
+    /// Plays `count` meta-episodes of training and as many of evaluations; fewer if they are long, with proportional
+    /// counts. `None` if the environment does not list
     /// legal actions. A failed meta-episode is skipped, as in a run; an error if all fail.
     pub(crate) fn run(recipe: &Recipe, env: &TrainEnv, codec: &PromptCodec, count: usize) -> Result<Option<Self>> {
         let training = Self::play(recipe, env, &recipe.env.split, env.episode_config(recipe)?, codec, count)?;
@@ -51,7 +59,8 @@ impl LengthProbe {
         let seats = env.env_spec.info().seats;
         let mut probe = LengthProbe::default();
         let (mut failed, mut first_error) = (0, None);
-        for i in 0..count as u64 {
+        let played = count.min((MAX_EPISODES / episode_config.episodes.max(1) as usize).max(1));
+        for i in 0..played as u64 {
             let seed = Seed::new(recipe.seed).child("length_probe").at(i);
             let task = env.population.sample_task(split, seats, seed)?;
             let mut policy = ScriptedPolicy::random(Arc::clone(episode_config), seed);
@@ -64,15 +73,25 @@ impl LengthProbe {
                 first_error.get_or_insert(error);
                 continue;
             }
-            for record in trajectory.requests {
+            let lengths: Vec<usize> = trajectory.requests.iter().map(|r| text_length(&r.messages)).collect();
+            let (mut tokens, mut length) = (0, 0);
+            for n in sampled(&lengths) {
+                let record = &trajectory.requests[n];
                 let prompt = codec.prompt(&record.messages)?.len();
                 let max_response = episode_config.max_tokens(record.kind);
-                probe.prompt_tokens += prompt as u64;
-                probe.response_tokens += u64::from(max_response);
                 probe.max_sequence = probe.max_sequence.max(prompt + max_response as usize);
+                tokens += prompt as u64;
+                length += lengths[n];
             }
+            let all: usize = lengths.iter().sum();
+            // Exact if all prompts were tokenised.
+            probe.prompt_tokens += if length == all { tokens } else { tokens * all as u64 / length.max(1) as u64 };
+            let responses = trajectory.requests.iter().map(|r| u64::from(episode_config.max_tokens(r.kind)));
+            probe.response_tokens += responses.sum::<u64>();
         }
-        match first_error.filter(|_| failed == count) {
+        let scaled = |tokens: u64| tokens * count as u64 / played as u64;
+        (probe.prompt_tokens, probe.response_tokens) = (scaled(probe.prompt_tokens), scaled(probe.response_tokens));
+        match first_error.filter(|_| failed == played) {
             Some(e) => Err(Error::Stopped(format!("all meta-episodes failed: {e}"))),
             None => Ok(Some(probe)),
         }
@@ -90,5 +109,39 @@ impl LengthProbe {
             self.max_sequence
         );
         Err(Error::Recipe { location: key.to_owned(), problem })
+    }
+}
+
+fn text_length(messages: &[Message]) -> usize {
+    messages.iter().map(|m| m.content.len()).sum()
+}
+
+/// Indices of the prompts to tokenise, given the lengths of their texts.
+fn sampled(lengths: &[usize]) -> Vec<usize> {
+    if lengths.len() <= MAX_PROMPTS {
+        return (0..lengths.len()).collect();
+    }
+    let half = MAX_PROMPTS / 2;
+    let mut longest: Vec<usize> = (0..lengths.len()).collect();
+    longest.sort_by_key(|n| std::cmp::Reverse(lengths[*n]));
+    let spread = (0..half).map(|i| i * lengths.len() / half);
+    let mut all: Vec<usize> = longest.into_iter().take(half).chain(spread).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_prompts_are_sampled_with_the_longest_among_them() {
+        assert_eq!(sampled(&[3, 1, 2]), [0, 1, 2]);
+        let mut lengths: Vec<usize> = (0..10_000).collect();
+        lengths[17] = 20_000;
+        let some = sampled(&lengths);
+        assert!(some.len() <= MAX_PROMPTS && some.contains(&17) && some.contains(&9_999) && some.contains(&0));
+        assert!(some.windows(2).all(|w| w[0] < w[1]));
     }
 }

@@ -19,6 +19,9 @@ use std::{sync::Arc, time::Instant};
 /// Larger models are not timed: a trial would take longer than an estimate is worth.
 const MAX_TRIAL_PARAMETERS: usize = 50_000_000;
 
+/// Work of a trial, in prompt tokens times parameters; beyond it, a trial would take minutes.
+const MAX_TRIAL_WORK: f64 = 1e11;
+
 /// Meta-episodes sampled in place of a whole update.
 const SAMPLE_META_EPISODES: usize = 32;
 
@@ -137,7 +140,9 @@ impl ResourcePlan {
         if local && plan.weights_available && !plan.too_large() && model.parameters <= MAX_TRIAL_PARAMETERS {
             let mut context = TrainContext::new(recipe, env, &env_info)?;
             // Full prompts are for models with long thinking, whose duration a short trial cannot estimate.
-            if recipe.play.form == PromptForm::Compact {
+            let tokens = plan.prompt_tokens.unwrap_or(0) * SAMPLE_META_EPISODES as u64 / jobs.max(1) as u64;
+            let small = tokens as f64 * model.parameters as f64 <= MAX_TRIAL_WORK;
+            if recipe.play.form == PromptForm::Compact && small {
                 // On a GPU, time hardly depends on the batch size: the trial takes the whole batch.
                 let (sample, passes) = match gpu {
                     Some(_) => (jobs, recipe.optim.minibatches),

@@ -1,10 +1,13 @@
 //! Arguments of `mage eval`, `mage sweep` and `mage report`.
 
-use super::{TaskSelection, at_least_one, seconds};
+use super::{TaskSelection, count, seconds, threads};
 use crate::output::write_stderr;
-use clap::Args;
+use clap::{Args, builder::RangedU64ValueParser};
 use mage_native::Device;
-use mage_train::engines::SamplerOptions;
+use mage_train::{
+    engines::SamplerOptions,
+    limits::{MAX_SEEDS, MAX_TASKS},
+};
 use std::path::PathBuf;
 
 /// Examples and method list of `mage eval --help`.
@@ -51,7 +54,7 @@ pub(crate) struct EvalArgs {
     #[arg(long)]
     pub(crate) shared_memory: bool,
     /// Maximum number of past episodes, memory items or cases to retrieve [default: the method's]
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = count(10_000))]
     pub(crate) recall: Option<usize>,
     /// Episodes per task [default: those of the run, otherwise 3]
     #[arg(long, short = 'n', value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -64,7 +67,7 @@ pub(crate) struct EvalArgs {
     #[arg(long, value_enum)]
     pub(crate) memory: Option<MemoryArg>,
     /// Number of tasks in the task set [default: as in the final evaluation of the run, otherwise 2000]
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=MAX_TASKS as u64))]
     pub(crate) tasks: Option<u64>,
     /// Stop a task after its first win, as in the paper's Pass@k
     #[arg(long)]
@@ -74,7 +77,7 @@ pub(crate) struct EvalArgs {
     pub(crate) seed: Option<u64>,
     /// Number of sampling seeds on the same task set: SEED, SEED + 1, … Intervals are over tasks [default: 1 for a run,
     /// otherwise 3]
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=MAX_SEEDS as u64))]
     pub(crate) seeds: Option<u64>,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
@@ -88,7 +91,7 @@ pub(crate) struct EvalArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<PathBuf>,
     /// CPU threads of a local model; 0 for all
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = threads)]
     pub(crate) threads: usize,
     /// Device of a local model: auto, cpu, cuda or cuda:N
     #[arg(long, default_value = "auto")]
@@ -126,7 +129,7 @@ pub(crate) struct EndpointArgs {
     #[arg(long, value_name = "VARIABLE", default_value = "MAGE_API_KEY")]
     pub(crate) key_env: String,
     /// Concurrent meta-episodes
-    #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = at_least_one)]
+    #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = count(1 << 20))]
     pub(crate) max_in_flight: usize,
     /// Timeout of one attempt, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 300.0, value_parser = seconds)]
@@ -191,7 +194,8 @@ pub(crate) enum MemoryArg {
     \n  mage sweep table1 --dry-run               list the cells and estimate the time\
     \n  mage sweep table1 && mage report sweeps/table1\
     \n  mage sweep paper/table1 --endpoint http://127.0.0.1:8000 --model Qwen3-4B\
-    \n  mage sweep mine.toml --out sweeps/mine\n\n\
+    \n  mage sweep mine.toml --out sweeps/mine\
+    \n  mage sweep table1 --set tasks=16 --set seeds=[0] --set optim.updates=20   a smaller table\n\n\
     A sweep is a TOML file; `mage sweep show table1` prints an example. Each cell is a training run or an evaluation with its \
     own directory; finished cells are not repeated. Ctrl-C stops after the current step, a second Ctrl-C immediately; the same \
     command resumes. Cells that prompt a model require --endpoint.")]
@@ -202,14 +206,17 @@ pub(crate) struct SweepArgs {
     /// Preset to print with `show`
     #[arg(value_name = "PRESET", hide = true)]
     pub(crate) shown: Option<String>,
-    /// Directory of the sweep [default: sweeps/NAME]
+    /// Override one key of the sweep (tasks, episodes, seeds, early_stop), or one key of all its recipes
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// Directory of the sweep [default: sweeps/NAME, followed by the settings of --set]
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
     /// List the cells and estimate the time without running anything
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// CPU threads, 0 for all. Does not affect results
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = threads)]
     pub(crate) threads: usize,
     /// Device for local training and inference: auto, cpu, cuda or cuda:N
     #[arg(long, default_value = "auto")]
@@ -232,6 +239,6 @@ pub(crate) struct ReportArgs {
     #[arg(long, value_name = "DIR", default_value = "report")]
     pub(crate) out: PathBuf,
     /// Number of transcripts per method and task set in report.html
-    #[arg(long, value_name = "COUNT", default_value_t = 24)]
+    #[arg(long, value_name = "COUNT", default_value_t = 24, value_parser = RangedU64ValueParser::<usize>::new().range(..=100_000))]
     pub(crate) transcripts: usize,
 }

@@ -8,7 +8,7 @@ pub(crate) use eval::*;
 pub(crate) use model::*;
 pub(crate) use runs::*;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, builder::RangedU64ValueParser};
 use mage_native::{Device, EngineOptions};
 use std::path::PathBuf;
 
@@ -94,19 +94,19 @@ pub(crate) struct LaunchArgs {
     #[arg(long, value_enum, default_value_t = TrainerBackend::Fsdp)]
     pub(crate) backend: TrainerBackend,
     /// Training GPUs per training node [default: 4, or 1 with jax]
-    #[arg(long, value_parser = at_least_one)]
+    #[arg(long, value_parser = count(1024))]
     pub(crate) gpus: Option<usize>,
     /// Number of training nodes
-    #[arg(long, default_value_t = 1, value_parser = at_least_one)]
+    #[arg(long, default_value_t = 1, value_parser = count(10_000))]
     pub(crate) nodes: usize,
     /// Number of vLLM servers (or of SkyRL's own vLLM engines), one GPU each
-    #[arg(long, default_value_t = 4, value_parser = at_least_one)]
+    #[arg(long, default_value_t = 4, value_parser = count(10_000))]
     pub(crate) samplers: usize,
     /// LoRA rank
-    #[arg(long, default_value_t = 32, value_parser = at_least_one)]
+    #[arg(long, default_value_t = 32, value_parser = count(1 << 16))]
     pub(crate) lora_rank: usize,
     /// Maximum sequence length in tokens, prompt and completion
-    #[arg(long, default_value_t = 16384, value_parser = at_least_one)]
+    #[arg(long, default_value_t = 16384, value_parser = count(1 << 24))]
     pub(crate) max_seq_len: usize,
     /// Directory mounted at this path on all machines, for the server installations, adapters and checkpoints
     #[arg(long, value_name = "DIR", default_value = "/shared/mage")]
@@ -228,7 +228,7 @@ pub(crate) struct RecipeArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum RecipeCommand {
-    /// List embedded recipes and methods
+    /// List embedded recipes and methods with what they need
     List,
     /// Merge recipes and print the result with every value
     Show {
@@ -239,12 +239,25 @@ pub(crate) enum RecipeCommand {
         #[arg(long, value_name = "KEY=VALUE")]
         set: Vec<String>,
     },
-    /// Explain a key, a section, or all keys
+    /// Explain keys and sections with their values in effect, recipes, or methods
+    #[command(
+        after_help = "Examples:\n  mage recipe explain                     all keys, with the values of the default recipe\
+        \n  mage recipe explain optim.updates loss  a key and a section\
+        \n  mage recipe explain loss tictactoe      a section, with the values of a recipe\
+        \n  mage recipe explain lamer               a method, with the keys it sets"
+    )]
     Explain {
-        /// Key or section, such as optim.updates or optim
-        #[arg(default_value = "")]
-        key: String,
+        /// Keys and sections, such as optim.updates or optim; embedded recipes, methods and TOML files
+        #[arg(value_name = "KEY|RECIPE")]
+        names: Vec<String>,
+        /// Override one recipe key
+        #[arg(long, value_name = "KEY=VALUE")]
+        set: Vec<String>,
     },
+    /// Print the JSON Schema of recipes, with which editors complete and check them
+    #[command(after_help = "Example: mage recipe schema > recipe.schema.json\n\n\
+        The first line of a recipe names the schema for taplo (Even Better TOML in VS Code):\n  #:schema ./recipe.schema.json")]
+    Schema,
 }
 
 /// Help text with an example population file; its lines fit into 80 columns.
@@ -422,19 +435,19 @@ pub(crate) struct BenchSamplerArgs {
     /// org/name[@revision] on the Hub; an adapter also loads its base model
     pub(crate) model: String,
     /// Number of requests
-    #[arg(long, default_value_t = 1000, value_parser = at_least_one)]
+    #[arg(long, default_value_t = 1000, value_parser = count(10_000_000))]
     pub(crate) requests: usize,
     /// Concurrent requests
-    #[arg(long, default_value_t = 64, value_parser = at_least_one)]
+    #[arg(long, default_value_t = 64, value_parser = count(1 << 20))]
     pub(crate) max_in_flight: usize,
     /// Tokens per prompt
-    #[arg(long, default_value_t = 128, value_parser = at_least_one)]
+    #[arg(long, default_value_t = 128, value_parser = count(1 << 24))]
     pub(crate) prompt_tokens: usize,
     /// Prompt tokens that all requests share as a prefix
     #[arg(long, default_value_t = 0)]
     pub(crate) prefix_tokens: usize,
     /// Tokens per completion
-    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     pub(crate) completion_tokens: u32,
     /// KV-cache size in MiB, at most the free memory; 0 sizes it automatically
     #[arg(long, default_value_t = 0)]
@@ -473,10 +486,7 @@ fn threads(text: &str) -> Result<usize, String> {
     }
 }
 
-fn at_least_one(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(0) => Err("expected at least 1".to_owned()),
-        Ok(n) => Ok(n),
-        Err(e) => Err(format!("{e}")),
-    }
+/// A count from 1 to `max`.
+fn count(max: u64) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=max)
 }

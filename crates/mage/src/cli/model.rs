@@ -58,7 +58,7 @@ pub(crate) struct ModelNewArgs {
     #[command(flatten)]
     pub(crate) tokenizer_source: TokenizerSource,
     /// Vocabulary size of a tokenizer trained by --tokenizer-from
-    #[arg(long, default_value_t = 4096, value_name = "COUNT", requires = "tokenizer_from")]
+    #[arg(long, default_value_t = 4096, value_name = "COUNT", requires = "tokenizer_from", value_parser = count(1 << 20))]
     pub(crate) vocab_size: usize,
     /// Standard deviation of the initial weights
     #[arg(long, default_value_t = mage_native::DEFAULT_INIT_STD, allow_negative_numbers = true)]
@@ -139,7 +139,7 @@ pub(crate) struct ModelGenerateArgs {
     #[arg(long)]
     pub(crate) thinking: bool,
     /// Maximum number of tokens
-    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     pub(crate) max_tokens: u32,
     /// Sampling temperature; 0 for greedy decoding
     #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]

@@ -6,11 +6,11 @@ use crate::{
     cli::{Cli, Command, SweepArgs},
     command::{
         eval::{self, CeilingCache},
-        recipe::compose,
+        recipe::{self, compose},
     },
     interrupt::Interrupted,
     output::{BOLD, Output, styled},
-    table::{columns, duration},
+    table::{columns, duration, score},
     usage,
 };
 use anyhow::{Context, anyhow};
@@ -21,7 +21,7 @@ use mage_remote::Endpoint;
 use mage_train::{
     ResourcePlan,
     run_dir::RunDir,
-    sweep::{CellWork, RUN, Sweep, SweepCell, archive, orphaned, preset_names, preset_text},
+    sweep::{CellScore, CellWork, RUN, SCALES, Sweep, SweepCell, archive, orphaned, preset_names, preset_text},
     train::{Resumed, TrainEvent, Training, changed_since},
 };
 use serde_json::json;
@@ -36,20 +36,26 @@ use std::{
     time::Instant,
 };
 
+/// Longest name of a default directory.
+const MAX_FOLDER_NAME: usize = 120;
+
 pub(crate) fn run(app: &App, args: &SweepArgs, out: &Output) -> anyhow::Result<()> {
     match (args.sweep.as_str(), &args.shown) {
         ("list", _) => return list(out),
         ("show", Some(name)) => {
-            let unknown = || usage(format!("unknown preset {name} (presets: {})", preset_names().join(", ")));
-            return out.line(preset_text(name).ok_or_else(unknown)?.trim_end());
+            let text =
+                preset_text(name).ok_or_else(|| usage(mage_env::Error::unknown("preset", name, preset_names())))?;
+            return if out.json { out.object(&Sweep::find(name).map_err(usage)?) } else { out.line(text.trim_end()) };
         }
         ("show", None) => return Err(usage("`show` requires a preset, such as `mage sweep show table1`")),
         (_, Some(more)) => return Err(usage(format!("unexpected argument {more}: one sweep at a time"))),
         _ => {}
     }
-    let sweep = Sweep::find(&args.sweep).map_err(usage)?;
-    let dir = args.out.clone().unwrap_or_else(|| default_dir(&args.sweep));
+    let mut sweep = Sweep::find(&args.sweep).map_err(usage)?;
+    sweep.apply(&args.set).map_err(usage)?;
+    let dir = args.out.clone().map_or_else(|| default_dir(&args.sweep, &args.set), Ok)?;
     let mut cells = sweep.cells();
+    check_cells(&args.sweep, &sweep, &cells)?;
     for cell in cells.iter_mut().filter(|c| c.work == CellWork::Prompt) {
         if let Some(model) = &args.remote.model {
             cell.info.policy.clone_from(model);
@@ -84,15 +90,38 @@ pub(crate) fn run(app: &App, args: &SweepArgs, out: &Output) -> anyhow::Result<(
     SweepRunner { app, args, out, dir, sweep, stop, ceilings: CeilingCache::default() }.run(&cells)
 }
 
+/// Refuses invalid recipes and task sets before anything runs.
+fn check_cells(name: &str, sweep: &Sweep, cells: &[SweepCell]) -> anyhow::Result<()> {
+    for cell in cells {
+        // The recipes of the other seeds differ in nothing else.
+        if let (CellWork::Train { recipes, set }, true) = (&cell.work, cell.info.seed == sweep.seeds[0]) {
+            recipe::check(recipes, set).map_err(|e| usage(format!("{name}: {}: {e:#}", cell.id)))?;
+        }
+    }
+    for task_set in sweep.env.iter().flat_map(|env| &env.task_sets) {
+        eval::check_preset(task_set).map_err(|e| usage(format!("{name}: {e:#}")))?;
+    }
+    Ok(())
+}
+
 /// The default directory: sweeps/table1 for `table1`, sweeps/paper-table1 for `paper/table1`, sweeps/mine for
-/// `dir/mine.toml`.
-fn default_dir(name: &str) -> PathBuf {
+/// `dir/mine.toml`. Settings follow, so that a changed sweep does not replace the results of the original.
+fn default_dir(name: &str, settings: &[String]) -> anyhow::Result<PathBuf> {
     let path = Path::new(name);
-    let name = match path.extension() {
+    let mut folder = match path.extension() {
         Some(_) => path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
         None => name.replace('/', "-"),
     };
-    Path::new("sweeps").join(name)
+    for setting in settings {
+        let plain = |c: char| {
+            if c.is_alphanumeric() || "-_.=".contains(c) { Some(c) } else { Some('-').filter(|_| !c.is_whitespace()) }
+        };
+        folder = format!("{folder}-{}", setting.chars().filter_map(plain).collect::<String>().trim_matches('-'));
+    }
+    if folder.len() > MAX_FOLDER_NAME {
+        return Err(usage("the settings are too long for the name of a directory; name one with --out"));
+    }
+    Ok(Path::new("sweeps").join(folder))
 }
 
 fn lock(dir: &Path) -> anyhow::Result<File> {
@@ -107,12 +136,22 @@ fn lock(dir: &Path) -> anyhow::Result<File> {
 
 fn list(out: &Output) -> anyhow::Result<()> {
     let description = |name: &String| Sweep::find(name).map(|s| s.description).unwrap_or_default();
-    let rows: Vec<Vec<String>> =
-        preset_names().into_iter().map(|name| vec![name.clone(), description(&name)]).collect();
+    let of_scale =
+        |scale: &'static str| preset_names().into_iter().filter(move |name| name.starts_with(&format!("{scale}/")));
     if out.json {
-        return out.object(&json!({ "presets": rows }));
+        let preset =
+            |(name, needs): (String, &str)| json!({ "name": name, "description": description(&name), "needs": needs });
+        let all = SCALES.into_iter().flat_map(|(scale, needs)| of_scale(scale).map(move |name| (name, needs)));
+        return out.object(&json!({ "presets": all.map(preset).collect::<Vec<_>>() }));
     }
-    out.line(columns(&["preset", "description"], rows))
+    for (i, (scale, needs)) in SCALES.into_iter().enumerate() {
+        let break_before = if i > 0 { "\n" } else { "" };
+        out.line(format!("{break_before}{} {needs}", styled(BOLD, format!("{scale}/:"))))?;
+        let rows = of_scale(scale).map(|name| vec![name.clone(), description(&name)]);
+        out.line(columns(&["preset", "description"], rows))?;
+    }
+    out.hint("the prefix tiny/ may be omitted; cells that prompt a model also need --endpoint");
+    Ok(())
 }
 
 /// Number of training episodes of a cell; 0 if it does not train or its recipe is invalid.
@@ -252,8 +291,10 @@ fn dry_run(
     let training = (train_weight > 0.0).then_some(seconds);
     let evaluation = training.map(|seconds| seconds * eval_weight / train_weight);
     if out.json {
-        let list =
-            cells.iter().zip(&states).map(|(c, state)| json!({ "id": c.id, "state": state.name(), "cell": c.info }));
+        let list = cells.iter().zip(&states).map(|(c, state)| {
+            let score = c.score(dir).filter(|_| *state == CellState::Finished);
+            json!({ "id": c.id, "state": state.name(), "result": score, "cell": c.info })
+        });
         return out.object(&json!({
             "out": dir, "cells": list.collect::<Vec<_>>(), "training_seconds": training,
             "evaluation_seconds": evaluation, "unmeasured_training_cells": unmeasured.len(),
@@ -261,9 +302,15 @@ fn dry_run(
         }));
     }
     out.line(format!("{}: {}", styled(BOLD, dir.display()), sweep.description))?;
-    let row =
-        |(c, state): (&SweepCell, &CellState)| vec![c.id.clone(), state.name().to_owned(), c.info.command.join(" ")];
-    out.line(columns(&["cell", "state", "mage"], cells.iter().zip(&states).map(row)))?;
+    let row = |(c, state): (&SweepCell, &CellState)| {
+        let result = match c.score(dir).filter(|_| *state == CellState::Finished) {
+            Some(CellScore::Score(mean)) => format!(", score {}", score(mean)),
+            Some(CellScore::PassAtK(rate)) => format!(", Pass@{} {:.1} %", sweep.episodes, 100.0 * rate),
+            None => String::new(),
+        };
+        vec![c.id.clone(), format!("{}{result}", state.name())]
+    };
+    out.line(columns(&["cell", "state"], cells.iter().zip(&states).map(row)))?;
     let pending = states.iter().filter(|state| state.is_pending()).count();
     let time = match (training, evaluation) {
         (Some(training), Some(evaluation)) if pending > 0 => format!(
@@ -284,7 +331,7 @@ fn dry_run(
         out.line(format!("{unknown} evaluation cells were not measured{extra}"))?;
     }
     warn_changes(cells, &states, out);
-    out.hint("nothing was written; remove --dry-run to start");
+    out.hint("nothing was written; remove --dry-run to start; --json has the command of each cell");
     Ok(())
 }
 

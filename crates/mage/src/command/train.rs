@@ -3,7 +3,7 @@
 use crate::{
     App,
     cli::TrainArgs,
-    command::recipe::compose,
+    command::recipe::compose_and_warn,
     interrupt::Interrupted,
     output::{BOLD, DIM, GOOD, Output, styled, write_stderr},
     progress::{TrainingProgress, estimate},
@@ -32,7 +32,7 @@ use std::{
 const MAX_CONCURRENT_STARTS: usize = 1000;
 
 pub(crate) fn run(app: &App, args: &TrainArgs, out: &Output) -> anyhow::Result<()> {
-    let recipe = recipe(args)?;
+    let recipe = recipe(args, out)?;
     let env = train_env(app, &recipe)?;
     print_warnings(&*env.env_spec, &env.population, &recipe.env.split, out)?;
     if args.dry_run {
@@ -116,9 +116,9 @@ fn handle_ctrl_c(message: &'static str, started: Arc<AtomicBool>) -> anyhow::Res
 }
 
 /// The recipe of a new run, or of a resumed run with the user's overrides.
-fn recipe(args: &TrainArgs) -> anyhow::Result<Recipe> {
+fn recipe(args: &TrainArgs, out: &Output) -> anyhow::Result<Recipe> {
     let set = args.overrides.to_set();
-    let Some(dir) = &args.resume else { return compose(&args.recipes, &set) };
+    let Some(dir) = &args.resume else { return compose_and_warn(&args.recipes, &set, out) };
     let stored = RunDir::recipe(dir).map_err(usage)?;
     let mut composer = mage_train::recipe::Composer::new();
     composer.add_text(&stored.to_toml(), "the run's recipe").map_err(usage)?;

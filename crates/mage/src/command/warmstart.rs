@@ -4,7 +4,7 @@ use crate::{
     App,
     cli::WarmstartArgs,
     command::{
-        recipe::compose,
+        recipe::compose_and_warn,
         train::{shell_quote, stop_on_ctrl_c, train_env},
     },
     interrupt::Interrupted,
@@ -18,7 +18,7 @@ pub(crate) fn run(app: &App, args: &WarmstartArgs, out: &Output) -> anyhow::Resu
     let mut set = args.overrides.to_set();
     // Quoted, so that a path that looks like a number stays a string.
     set.extend(args.transcripts.as_ref().map(|f| format!("warmstart.transcripts={}", serde_json::json!(f))));
-    let recipe = compose(&args.recipes, &set)?;
+    let recipe = compose_and_warn(&args.recipes, &set, out)?;
     let env = train_env(app, &recipe)?;
     let stop = stop_on_ctrl_c("stopping; no model will be saved")?;
     let mut progress = TrainingProgress::new(*out);

@@ -360,11 +360,7 @@ mod tests {
             ("MCTS-100", OptionMap::default(), "unknown kind of opponent `MCTS-100`: did you mean `mcts-100`?"),
             ("mcts-99999999999999999999999", OptionMap::default(), "`mcts-99999999999999999999999` is far too large"),
             ("mcts", OptionMap::default().with("simulations", -5), "-5 simulations a move; there may be 1 to 1000"),
-            (
-                "mcts",
-                OptionMap::default().with("simulations", "ten"),
-                "`simulations`: it is the text \"ten\", expected a whole",
-            ),
+            ("mcts", OptionMap::default().with("simulations", "ten"), "`simulations` must be a whole number"),
             ("preferred", OptionMap::default().with("order", json!([[1, 300]])), "[1, 300] is not on the board"),
             ("ghost", OptionMap::default(), "known: biased_random, blind_line, mcts, mcts-N, perfect, "),
         ] {

@@ -444,10 +444,7 @@ mod tests {
             (error(&|r| r["steps"][1]["rewrad"] = 3.into()), "here, line 1, step 1: unknown key `rewrad`"),
             (error(&|r| r["steps"][1]["actions"]["clickable"] = 3.into()), "step 1: actions: unknown key `clickable`"),
             (error(&|r| r["steps"][3]["verbose"]["r_tpye"] = 3.into()), "step 3: verbose: unknown key `r_tpye`"),
-            (
-                error(&|r| r["price"] = "dear".into()),
-                "here, line 1: `price`: it is the text \"dear\", expected a number",
-            ),
+            (error(&|r| r["price"] = "dear".into()), "here, line 1: `price` must be a number, not the text \"dear\""),
         ] {
             assert!(e.contains(expected), "{e}");
         }

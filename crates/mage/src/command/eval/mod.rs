@@ -10,6 +10,7 @@ mod request_stats;
 mod setup;
 
 pub(crate) use ceilings::CeilingCache;
+pub(crate) use preset::check_preset;
 pub(crate) use report::sampling_line;
 
 use super::train::stop_on_ctrl_c;

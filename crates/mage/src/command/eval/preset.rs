@@ -58,13 +58,20 @@ pub(super) fn list() -> String {
     columns(&["preset", "task set"], PRESETS.iter().map(|p| vec![p.name.to_owned(), p.description.to_owned()]))
 }
 
+fn find(name: &str) -> anyhow::Result<&'static Preset> {
+    let unknown = || usage(mage_env::Error::unknown("preset", name, PRESETS.iter().map(|p| p.name)));
+    PRESETS.iter().find(|p| p.name == name).ok_or_else(unknown)
+}
+
+/// Refuses an unknown preset.
+pub(crate) fn check_preset(name: &str) -> anyhow::Result<()> {
+    find(name).map(drop)
+}
+
 /// Replaces `--preset` by the options that it stands for.
 pub(super) fn apply(args: &mut EvalArgs) -> anyhow::Result<()> {
     let Some(name) = &args.preset else { return Ok(()) };
-    let preset = PRESETS
-        .iter()
-        .find(|p| p.name == name)
-        .ok_or_else(|| usage(mage_env::Error::unknown("preset", name, PRESETS.iter().map(|p| p.name))))?;
+    let preset = find(name)?;
     args.env = Some(preset.env.to_owned());
     args.selection.population = preset.population.map(str::to_owned);
     args.selection.opponent = preset.opponent.iter().map(|o| (*o).to_owned()).collect();

@@ -11,6 +11,7 @@ use anyhow::Context;
 use mage_remote::StatusLog;
 use mage_train::{
     TaskSet,
+    limits::too_many_episodes,
     recipe::Recipe,
     run_dir::{ModelAddress, RunDir},
     train::{TrainEnv, eval_seed},
@@ -69,6 +70,11 @@ impl EvalSetup {
         let seed = args.seed.unwrap_or(defaults.2);
         let max_turns = args.max_turns.or(recipe.map(|r| r.play.max_turns)).unwrap_or(0);
         let max_turns = env.max_turns(&split, max_turns)?;
+        let episodes = args.episodes.unwrap_or(defaults.0);
+        let seeds = args.seeds.unwrap_or(defaults.3);
+        if let Some(problem) = too_many_episodes(tasks, seeds, u64::from(episodes)) {
+            return Err(usage(format!("--tasks, --seeds, --episodes: {problem}")));
+        }
         let count = usize::try_from(tasks)?;
         let task_set = TaskSet::new(&*env.env_spec, &env.population, &split, count, eval_seed(seed))?;
         // Building a task reads the files that the options name, so that errors are reported before the evaluation.
@@ -81,10 +87,10 @@ impl EvalSetup {
             split,
             task_set,
             tasks,
-            episodes: args.episodes.unwrap_or(defaults.0),
+            episodes,
             max_turns,
             seed,
-            seeds: args.seeds.unwrap_or(defaults.3),
+            seeds,
             stop: Arc::clone(stop),
         })
     }
