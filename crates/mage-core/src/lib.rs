@@ -41,7 +41,7 @@ pub use method::Method;
 pub use metrics::{
     Ceiling, CeilingComparison, EpisodeEnding, EpisodeGap, EpisodeMetrics, EpisodeResult, MetaEpisodeResult,
     MetricSlice, MetricSummary, PairedEpisode, PairedRate, UnplayedEpisodes, compare_paired, compare_to_ceiling,
-    gap_fraction, pass_at_k, summarise,
+    gap_closed, gap_fraction, pass_at_k, summarise,
 };
 pub use penalty::{LengthPenalty, Penalty, PenaltyMode};
 pub use prompt_method::{MemoryFactory, MemoryScope, PromptMethod, SharedMemory};

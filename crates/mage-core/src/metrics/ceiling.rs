@@ -64,11 +64,7 @@ pub fn compare_to_ceiling(results: &[(usize, MetaEpisodeResult)], ceiling: &Ceil
             let scores =
                 results.iter().filter_map(|(task, r)| Some((*task, r.stratum(), r.episodes.get(i)?.estimated_score())));
             let score = MeanEstimate::by_task(scores);
-            // The fraction is linear in the score, and so is its interval.
-            let fraction = gap_fraction(low, low, high).map(|_| score.map(|x| (x - low) / (high - low)));
-            // A gap that is smaller than the uncertainty of the score says nothing.
-            let fraction = fraction.filter(|f| f.interval.is_none_or(|i| i.high - i.low < 2.0));
-            EpisodeGap { k: i as u32 + 1, gap_fraction: fraction, regret: score.map(|x| high - x) }
+            EpisodeGap { k: i as u32 + 1, gap_fraction: gap_closed(score, low, high), regret: score.map(|x| high - x) }
         })
         .collect();
     let regret = |r: &MetaEpisodeResult| {
@@ -78,6 +74,15 @@ pub fn compare_to_ceiling(results: &[(usize, MetaEpisodeResult)], ceiling: &Ceil
     let finished =
         results.iter().filter(|_| episodes > 0).filter_map(|(task, r)| Some((*task, r.stratum(), regret(r)?)));
     CeilingComparison { by_episode, total_regret: MeanEstimate::by_task(finished) }
+}
+
+/// Position of an estimated score between `memoryless` (0) and `adaptive` (1), with its interval. `None` without a gap, or
+/// if the gap is smaller than the half width of the score's interval, since the position then says nothing.
+pub fn gap_closed(score: MeanEstimate, memoryless: f64, adaptive: f64) -> Option<MeanEstimate> {
+    gap_fraction(memoryless, memoryless, adaptive)?;
+    // The fraction is linear in the score, and so is its interval.
+    let fraction = score.map(|x| (x - memoryless) / (adaptive - memoryless));
+    Some(fraction).filter(|f| f.mean.is_some() && f.interval.is_none_or(|i| i.high - i.low < 2.0))
 }
 
 /// Position of `score` between `memoryless` (0) and `adaptive` (1); `None` unless `adaptive` exceeds `memoryless` by

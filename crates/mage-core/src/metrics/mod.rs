@@ -5,7 +5,7 @@
 mod ceiling;
 mod paired_comparison;
 
-pub use ceiling::{Ceiling, CeilingComparison, EpisodeGap, compare_to_ceiling, gap_fraction};
+pub use ceiling::{Ceiling, CeilingComparison, EpisodeGap, compare_to_ceiling, gap_closed, gap_fraction};
 pub use paired_comparison::{PairedEpisode, PairedRate, compare_paired};
 
 use crate::{MeanEstimate, RateEstimate, episode::ExpectedValue};

@@ -10,10 +10,7 @@ use reqwest::StatusCode;
 use std::{
     collections::BTreeMap,
     path::PathBuf,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::Ordering,
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
 };
 use tokio::sync::Notify;
 

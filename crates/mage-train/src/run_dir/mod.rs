@@ -551,8 +551,8 @@ pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<()> {
     write_atomic(path, format!("{text}\n").as_bytes())
 }
 
-/// Writes a file atomically.
-fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
+/// Writes a file atomically: a failure leaves the previous file.
+pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut staging = path.as_os_str().to_owned();
     staging.push(".unfinished");
     let staging = PathBuf::from(staging);

@@ -1,31 +1,37 @@
 //! Arguments of `mage eval`, `mage sweep` and `mage report`.
 
-use super::{TaskSelection, at_least_one, seconds};
+use super::{TaskSelection, at_least_one, seconds, whole_number};
 use crate::output::write_stderr;
 use clap::Args;
 use mage_native::Device;
 use mage_train::engines::SamplerOptions;
-use std::path::PathBuf;
+use std::{ffi::OsString, path::PathBuf};
 
 /// Examples and method list of `mage eval --help`.
 const EVAL_HELP: &str = "Examples:
-  mage eval bayes --tasks 20000                     a scripted agent
+  mage eval bayes --tasks 20000             a scripted agent
   mage eval bayes --memory none --tasks 20000
-  mage eval runs/kuhn-1                             a trained policy: repeats the final evaluation of its training
-  mage eval runs/kuhn-1@best runs/kuhn-1 bayes      its best checkpoint, its last, and a scripted agent
-  mage eval --preset sokoban-3 --tasks 128 --episodes 10 --early-stop \\
-            --endpoint http://127.0.0.1:8000 --model Qwen3-4B --method react,reflexion,a-mem,memento \\
-            --trajectories sokoban.jsonl --summary sokoban.json
-  mage eval runs/kuhn-1 --population strangers.toml --split out-of-domain
+  mage eval runs/kuhn-1                     repeats the final evaluation of a run
+  mage eval runs/kuhn-1@best runs/kuhn-1    its best checkpoint and its last
+  mage eval runs/kuhn-1 --population mine.toml --split out-of-domain
+  mage eval --endpoint http://127.0.0.1:8000 --model Qwen3-4B \\
+    --preset sokoban-3 --tasks 128 --episodes 10 --early-stop \\
+    --method react,reflexion,a-mem,memento \\
+    --trajectories sokoban.jsonl --summary sokoban.json
 
-Environment, population, split, tasks, episodes and seed are those of the first run among the policies, unless --env or
+Environment, population, split, tasks, episodes and seed are those of the first run among the policies, unless --env or \
 --preset selects others; every flag overrides its own value.
 
-Methods: react (no memory across episodes), cot (step-by-step reasoning, no memory), reflexion (a reflection after each
-episode), a-mem (linked and evolving memory items), memento (case-based planning). All policies and methods are evaluated
+Methods: react (no memory across episodes), cot (step-by-step reasoning, no memory), reflexion (a reflection after each \
+episode), a-mem (linked and evolving memory items), memento (case-based planning). All policies and methods are evaluated \
 on the same task set, and each is compared with the first.
 
-The API key of an endpoint is read from an environment variable (--key-env) and never stored.";
+Scores are exact (expectations over moves and deals) where the game and the sampling parameters allow it, otherwise \
+sampled; the tables state which. The gap closed is the position of a score between the memoryless (0 %) and the \
+Bayes-adaptive optimum (100 %); it is absent where the gap is smaller than the uncertainty of the score.
+
+The API key of an endpoint is read from an environment variable (--key-env) and never stored. With --json, there is one \
+line per policy and one per comparison.";
 
 #[derive(Clone, Debug, Args)]
 #[command(after_help = EVAL_HELP)]
@@ -33,7 +39,7 @@ pub(crate) struct EvalArgs {
     /// Policies: random, a scripted agent (`mage env show` lists them), a run (RUN is the last checkpoint, RUN@best the best
     /// one, RUN@250 or RUN/checkpoints/000250 that of update 250), or a model (a directory, or org/name[@revision] on the Hub)
     #[arg(value_name = "POLICY")]
-    pub(crate) policies: Vec<String>,
+    pub(crate) policies: Vec<OsString>,
     /// Environment [default: that of the first run among the policies, otherwise kuhn]
     #[arg(long)]
     pub(crate) env: Option<String>,
@@ -64,7 +70,7 @@ pub(crate) struct EvalArgs {
     #[arg(long, value_enum)]
     pub(crate) memory: Option<MemoryArg>,
     /// Number of tasks in the task set [default: as in the final evaluation of the run, otherwise 2000]
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    #[arg(long, value_parser = whole_number(1..=100_000_000))]
     pub(crate) tasks: Option<u64>,
     /// Stop a task after its first win, as in the paper's Pass@k
     #[arg(long)]
@@ -74,7 +80,7 @@ pub(crate) struct EvalArgs {
     pub(crate) seed: Option<u64>,
     /// Number of sampling seeds on the same task set: SEED, SEED + 1, … Intervals are over tasks [default: 1 for a run,
     /// otherwise 3]
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    #[arg(long, value_parser = whole_number(1..=1000))]
     pub(crate) seeds: Option<u64>,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,

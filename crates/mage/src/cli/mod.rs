@@ -1,16 +1,18 @@
 //! Command-line arguments: one `…Args` struct per command, parsed by clap. Doc comments are the `--help` text.
 
+pub(crate) mod complete;
 mod eval;
 mod model;
 mod runs;
+pub(crate) mod suggest;
 
 pub(crate) use eval::*;
 pub(crate) use model::*;
 pub(crate) use runs::*;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgAction, Args, Command as ClapCommand, CommandFactory, FromArgMatches, Parser, Subcommand};
 use mage_native::{Device, EngineOptions};
-use std::path::PathBuf;
+use std::{ffi::OsString, ops::RangeInclusive, path::PathBuf};
 
 /// Train language-model agents that adapt within a context window.
 ///
@@ -20,17 +22,40 @@ use std::path::PathBuf;
 #[command(name = "mage", version, propagate_version = true, arg_required_else_help = true)]
 #[command(
     after_help = "Exit codes: 0 success, 1 failure, 2 invalid arguments or input file, 130 interrupted (Ctrl-C).\n\
+                        With --json, an error is one line on stderr: {\"error\": \"…\", \"code\": 2}.\n\
                         Colours are off when NO_COLOR is set or the output is not a terminal."
 )]
 pub(crate) struct Cli {
-    /// Print JSON lines instead of text
+    /// Print JSON lines instead of text; errors are JSON on stderr
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// Print results only, without progress or hints
+    /// Print results and warnings only, without progress or hints
     #[arg(long, short, global = true)]
     pub(crate) quiet: bool,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// The command with all arguments.
+pub(crate) fn command() -> ClapCommand {
+    accept_negative_numbers(Cli::command())
+}
+
+/// A negative number after an option is its value, so that the error states the bounds.
+fn accept_negative_numbers(command: ClapCommand) -> ClapCommand {
+    let takes_value = |action: &ArgAction| matches!(action, ArgAction::Set | ArgAction::Append);
+    let command = command.mut_args(|arg| match !arg.is_positional() && takes_value(arg.get_action()) {
+        true => arg.allow_negative_numbers(true),
+        false => arg,
+    });
+    command.mut_subcommands(accept_negative_numbers)
+}
+
+/// Parses a command line.
+pub(crate) fn parse(args: &[OsString]) -> clap::error::Result<Cli> {
+    let mut command = command();
+    let mut matches = command.try_get_matches_from_mut(args)?;
+    Cli::from_arg_matches_mut(&mut matches).map_err(|e| e.format(&mut command))
 }
 
 #[derive(Debug, Subcommand)]
@@ -61,9 +86,15 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// Generate launch scripts for trainer and inference servers (local, Ray, Slurm, Kubernetes)
     Launch(LaunchArgs),
-    /// Print a shell completion script
-    #[command(after_help = "Example: mage completions bash > ~/.local/share/bash-completion/completions/mage")]
+    /// Print a script that enables completion in a shell: of commands, recipes and their keys, environments, runs
+    #[command(after_help = "Examples:\n  echo 'source <(mage completions bash)' >> ~/.bashrc\n  echo 'source <(mage \
+                            completions zsh)' >> ~/.zshrc\n  mage completions fish > \
+                            ~/.config/fish/completions/mage.fish\n\nThe shell asks `mage` itself for names, so the \
+                            command must be on the PATH.")]
     Completions(CompletionsArgs),
+    /// Write manual pages, one per command
+    #[command(after_help = "Example: mage man ~/.local/share/man/man1")]
+    Man(ManArgs),
 }
 
 #[derive(Debug, Args)]
@@ -388,7 +419,7 @@ pub(crate) struct EnvGenerateArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
     /// Number of tasks
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(long, default_value_t = 1, value_parser = whole_number(1..=1_000_000))]
     pub(crate) count: u64,
     /// Random seed of the tasks
     #[arg(long, default_value_t = 0)]
@@ -401,6 +432,13 @@ pub(crate) struct EnvGenerateArgs {
 pub(crate) struct CompletionsArgs {
     /// Shell
     pub(crate) shell: clap_complete::Shell,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ManArgs {
+    /// Output directory
+    #[arg(value_name = "DIR", default_value = "man")]
+    pub(crate) out: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -454,6 +492,14 @@ pub(crate) struct BenchSamplerArgs {
     /// Random seed of prompts and completions
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
+}
+
+/// A parser of whole numbers within bounds.
+fn whole_number(bounds: RangeInclusive<u64>) -> impl Fn(&str) -> Result<u64, String> + Clone {
+    move |text| {
+        let number = text.parse().ok().filter(|n| bounds.contains(n));
+        number.ok_or_else(|| format!("expected a whole number from {} to {}", bounds.start(), bounds.end()))
+    }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

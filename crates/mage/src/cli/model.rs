@@ -1,6 +1,7 @@
 //! Arguments of `mage model`.
 
 use super::*;
+use std::ffi::OsString;
 
 #[derive(Debug, Args)]
 pub(crate) struct ModelArgs {
@@ -104,7 +105,7 @@ pub(crate) struct ModelInfoArgs {
     /// Model directory, checkpoint of a run (RUN is its last, RUN@best, RUN@250), org/name[@revision] on the Hub, or a
     /// config.json
     #[arg(value_name = "MODEL|CONFIG")]
-    pub(crate) model: String,
+    pub(crate) model: OsString,
 }
 
 #[derive(Debug, Args)]

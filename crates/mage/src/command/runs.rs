@@ -3,12 +3,13 @@
 use crate::{
     cli::{RunsArgs, RunsCommand},
     output::{BOLD, Output, styled},
-    table::{duration, score, table},
+    table::{below_memoryless, duration, score, table},
     text::{shorten, stdout_width},
     usage,
 };
+use mage_core::{ConfidenceInterval, MeanEstimate, gap_closed};
 use mage_env::Hash;
-use mage_report::{TrainingRun, find_runs, read_run};
+use mage_report::{EvalPoint, TrainingRun, find_runs, read_run};
 use mage_train::{
     recipe::differences,
     run_dir::{RunDir, best, failure, is_running, last_episode_optima, update_seconds},
@@ -16,7 +17,7 @@ use mage_train::{
 use serde::Serialize;
 use std::{
     fs,
-    path::{Path, PathBuf},
+    path::Path,
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -58,7 +59,8 @@ impl RunState {
 /// A run, as printed with `--json`.
 #[derive(Serialize)]
 struct RunSummary {
-    run: PathBuf,
+    /// Path; characters that are not UTF-8 are replaced.
+    run: String,
     state: RunState,
     /// Why the run failed or cannot be read.
     error: Option<String>,
@@ -86,6 +88,8 @@ struct RunRow {
     best_update: Option<u64>,
     /// Fraction of the gap between memoryless and Bayes-adaptive optimum that the last evaluation closes.
     gap_closed: Option<f64>,
+    #[serde(skip)]
+    gap: Option<MeanEstimate>,
     /// Seconds spent on updates.
     seconds: f64,
     /// Damaged parts of the files, which were skipped.
@@ -107,7 +111,7 @@ impl RunSummary {
                 (state, error, Some(info))
             }
         };
-        RunSummary { run: run.to_owned(), state, error, modified: modified(run), info }
+        RunSummary { run: run.display().to_string(), state, error, modified: modified(run), info }
     }
 
     /// Cells of the table, in the order of [`HEADER`].
@@ -115,7 +119,7 @@ impl RunSummary {
         let info = self.info.as_ref()?;
         let [last, best, gap] = info.scores();
         Some(vec![
-            self.run.display().to_string(),
+            self.run.clone(),
             info.env.clone(),
             info.method.clone(),
             info.seed.to_string(),
@@ -138,16 +142,16 @@ impl RunRow {
             notes.push(e.to_string());
             None
         });
-        let last_score = run.eval_curve.last().map(|point| point.score);
+        let last = run.eval_curve.last();
+        let last_score = last.map(|point| point.score);
         let optima = run.last_episode_ceiling.or_else(|| last_episode_optima(path));
+        let gap = optima.zip(last).and_then(|((low, high), point)| gap_closed(estimate(point), low, high));
         // A result of fewer updates is that of the run before its recipe was extended.
         let finished = run.finished && run.updates >= run.total_updates;
         let info = RunRow {
             method: run.name(),
-            gap_closed: optima.and_then(|(low, high)| {
-                let gap = high - low;
-                last_score.filter(|_| gap > 1e-9).map(|score| (score - low) / gap)
-            }),
+            gap_closed: gap.and_then(|gap| gap.mean),
+            gap,
             env: run.env,
             seed: run.seed,
             updates: run.updates,
@@ -168,9 +172,19 @@ impl RunRow {
         [
             or_dash(self.last_score.map(score)),
             or_dash(self.best_score.map(score)),
-            or_dash(self.gap_closed.map(|gap| format!("{:.0} %", 100.0 * gap))),
+            or_dash(self.gap.map(|gap| match gap {
+                gap if below_memoryless(gap) => "below".to_owned(),
+                gap => format!("{:.0} %", 100.0 * gap.mean.unwrap_or(f64::NAN)),
+            })),
         ]
     }
+}
+
+/// A point of the learning curve with a 95 % interval.
+fn estimate(point: &EvalPoint) -> MeanEstimate {
+    let half = 1.96 * point.se;
+    let interval = (half > 0.0).then(|| ConfidenceInterval { low: point.score - half, high: point.score + half });
+    MeanEstimate { count: 0, mean: Some(point.score), se: Some(point.se), interval }
 }
 
 /// Time of the last change of the files in a run directory.
@@ -196,10 +210,10 @@ fn list(dir: &Path, out: &Output) -> anyhow::Result<()> {
     }
     for run in runs.iter().filter(|run| run.state == RunState::Unreadable) {
         let error: Vec<&str> = run.error.iter().flat_map(|e| e.lines()).map(str::trim).collect();
-        out.line(format!("{}: unreadable: {}", run.run.display(), error.join(" ")))?;
+        out.line(format!("{}: unreadable: {}", run.run, error.join(" ")))?;
     }
     for run in runs.iter().filter(|run| run.state == RunState::Failed) {
-        out.hint(format!("{} failed: {}", run.run.display(), run.error.as_deref().unwrap_or_default()));
+        out.hint(format!("{} failed: {}", run.run, run.error.as_deref().unwrap_or_default()));
     }
     runs.iter().filter_map(|run| run.info.as_ref()).flat_map(|info| &info.notes).for_each(|note| out.warn(note));
     if runs.is_empty() {
@@ -263,7 +277,8 @@ fn diff(a: &Path, b: &Path, out: &Output) -> anyhow::Result<()> {
     if out.json {
         return out.object(&serde_json::json!({ "a": runs[0], "b": runs[1], "differences": keys }));
     }
-    let name = |run: &Path| shorten(&run.display().to_string(), 30, true);
+    let name = |run: &str| shorten(run, 30, true);
+    let [name_a, name_b] = [&runs[0].run, &runs[1].run].map(|run| name(run));
     let rows = runs.iter().filter_map(|run| {
         let mut row = run.row()?;
         row[0] = name(&run.run);
@@ -279,9 +294,9 @@ fn diff(a: &Path, b: &Path, out: &Output) -> anyhow::Result<()> {
     let width = |cell: &dyn Fn(&KeyDifference) -> &String, least: usize, most: usize| {
         keys.iter().map(|key| cell(key).chars().count()).max().unwrap_or(0).clamp(least, most)
     };
-    let (key_width, a_width) = (width(&|k| &k.key, 3, 40), width(&|k| &k.a, name(a).chars().count(), 30));
+    let (key_width, a_width) = (width(&|k| &k.key, 3, 40), width(&|k| &k.a, name_a.chars().count(), 30));
     let line = |key: &str, a: &str, b: &str| format!("{key:<key_width$}  {a:<a_width$}  {b}");
-    out.line(format!("\n{}", styled(BOLD, line("key", &name(a), &name(b)))))?;
+    out.line(format!("\n{}", styled(BOLD, line("key", &name_a, &name_b))))?;
     keys.iter().try_for_each(|k| out.line(line(&k.key, &k.a, &k.b)))
 }
 

@@ -10,10 +10,11 @@ mod request_stats;
 mod setup;
 
 pub(crate) use ceilings::CeilingCache;
+pub(crate) use preset::preset_names;
 
 use super::train::stop_on_ctrl_c;
-use crate::{App, cli::EvalArgs, interrupt::Interrupted, output::Output, usage};
-use anyhow::{Context, anyhow};
+use crate::{App, cli::EvalArgs, interrupt::Interrupted, output::Output, output::write_file, usage};
+use anyhow::anyhow;
 use comparison::PolicyComparison;
 use mage_core::{MetaEpisodeResult, Trajectory};
 use mage_env::{Hash, solvers::OracleReport};
@@ -29,7 +30,6 @@ use serde::Serialize;
 use setup::EvalSetup;
 use std::{
     collections::{BTreeMap, HashMap},
-    fs,
     path::Path,
     sync::{Arc, atomic::AtomicU8},
 };
@@ -79,7 +79,7 @@ pub(crate) fn run_until(
     cache: &CeilingCache,
 ) -> anyhow::Result<()> {
     if args.preset.as_deref() == Some("list") {
-        return out.line(preset::list());
+        return preset::list(out);
     }
     let mut args = args.clone();
     preset::apply(&mut args)?;
@@ -165,12 +165,12 @@ pub(crate) fn run_until(
             comparisons: &comparisons,
         };
         let text = serde_json::to_string_pretty(&summary)? + "\n";
-        fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        write_file(path, text.as_bytes())?;
         out.hint(format!("summary: {}", path.display()));
     }
     if let (Some(path), Some(format)) = (&args.plot, plot_format) {
         let bytes = format.encode(report::plot(&reports, args.early_stop))?;
-        fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
+        write_file(path, &bytes)?;
         out.hint(format!("plot: {}", path.display()));
     }
     failure_error(&results, args.trajectories.is_some()).map_or(Ok(()), Err)

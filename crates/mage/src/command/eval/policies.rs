@@ -16,7 +16,7 @@ use mage_train::{
     run_dir::{ModelAddress, RunDir},
     train::eval_seed,
 };
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{ffi::OsStr, path::Path, sync::Arc, time::Duration};
 use tokio::runtime::Handle;
 
 /// One policy with one prompt method and all seeds.
@@ -147,8 +147,9 @@ fn policy(
 }
 
 /// A policy named on the command line.
-fn source(args: &EvalArgs, setup: &EvalSetup, name: &str) -> anyhow::Result<PolicySource> {
-    let address = ModelAddress::resolve(name).map_err(usage)?;
+fn source(args: &EvalArgs, setup: &EvalSetup, policy: &OsStr) -> anyhow::Result<PolicySource> {
+    let address = ModelAddress::resolve(policy).map_err(usage)?;
+    let name = &*policy.to_string_lossy();
     if let Some((address, run)) = address.as_ref().and_then(|a| Some((a, a.run.as_ref()?))) {
         let recipe: Recipe = RunDir::recipe(run)?;
         if recipe.env.name != setup.env_name {
@@ -166,11 +167,11 @@ fn source(args: &EvalArgs, setup: &EvalSetup, name: &str) -> anyhow::Result<Poli
         let (config, exact_max_states) = (limit_tokens(config, &args.sampling), recipe.eval.exact_max_states);
         return Ok(PolicySource { policy, config, exact_max_states, trained: true, client: None });
     }
-    if Path::new(name).is_dir() || name.contains('/') {
+    if Path::new(policy).is_dir() || name.contains('/') {
         let params = sampling(&args.sampling, paper_sampling());
         let env_info = setup.env.env_spec.info();
         let (thinking, options) = (thinking(&args.sampling), args.sampler_options());
-        let policy = NamedPolicy::folder(name, &env_info, params, thinking, options).map_err(usage)?;
+        let policy = NamedPolicy::folder(policy, &env_info, params, thinking, options).map_err(usage)?;
         let config = match policy.prompt_form() {
             Some(PromptForm::Compact) => limit_tokens(compact_config(args, setup), &args.sampling),
             _ => text_config(args, setup),

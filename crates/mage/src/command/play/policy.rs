@@ -166,7 +166,7 @@ fn open(app: &App, args: &PlayArgs, address: &str) -> anyhow::Result<(NamedPolic
         let policy = NamedPolicy::of_run(&resolved, &recipe, decoding, options).map_err(usage)?;
         return Ok((policy, recipe, env));
     }
-    let policy = NamedPolicy::folder(address, &env.env_spec.info(), params, None, options).map_err(usage)?;
+    let policy = NamedPolicy::folder(address.as_ref(), &env.env_spec.info(), params, None, options).map_err(usage)?;
     recipe.play.form = policy.prompt_form().unwrap_or_default();
     (recipe.play.episodes, recipe.eval.episodes) = (args.episodes, args.episodes);
     Ok((policy, recipe, env))
