@@ -128,9 +128,9 @@ pub(crate) struct EndpointArgs {
     /// Model name at the endpoint
     #[arg(long, value_name = "NAME", requires = "endpoint")]
     pub(crate) model: Option<String>,
-    /// Environment variable with the API key, if required
-    #[arg(long, value_name = "VARIABLE", default_value = "MAGE_API_KEY")]
-    pub(crate) key_env: String,
+    /// Environment variable with the API key, if required [default: MAGE_API_KEY]
+    #[arg(long, value_name = "VARIABLE")]
+    pub(crate) key_env: Option<String>,
     /// Concurrent meta-episodes
     #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = at_least_one)]
     pub(crate) max_in_flight: usize,

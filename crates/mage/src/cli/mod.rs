@@ -334,8 +334,8 @@ impl TaskSelection {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Type an action or an unambiguous prefix; arrow keys work for moves up, down, left and right; ? shows \
-                        the rules, q quits."
+    after_help = "Type an action or an unambiguous prefix; for moves up, down, left and right also arrow keys or first \
+                        letters (`ddr`); ? shows the rules, q quits."
 )]
 pub(crate) struct PlayArgs {
     /// Environment [default: kuhn; with --against RUN that of the run]

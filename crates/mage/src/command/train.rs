@@ -53,7 +53,12 @@ pub(crate) fn run(app: &App, args: &TrainArgs, out: &Output) -> anyhow::Result<(
         }
         None => {
             let dirs = args.out.clone().map_or_else(|| numbered_directories(&args.recipes), |dir| vec![dir]);
-            Box::new(out.engine_spinner(|| Training::create(recipe, env, dirs, Arc::clone(&stop)))?)
+            let created = out.engine_spinner(|| Training::create(recipe, env, dirs, Arc::clone(&stop)));
+            // A directory that exists is a mistake on the command line.
+            Box::new(created.map_err(|e| match e {
+                mage_train::Error::NotEmpty { .. } => usage(e),
+                e => e.into(),
+            })?)
         }
     };
     started.store(true, Ordering::Relaxed);

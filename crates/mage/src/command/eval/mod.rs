@@ -96,7 +96,7 @@ pub(crate) fn run_until(
     let prices = prices(&args.remote)?;
     let setup = EvalSetup::new(app, args, stop, out)?;
     let runtime = BackgroundRuntime(Some(runtime(0)?));
-    let all = out.engine_spinner(|| policies(args, &setup, &runtime.handle()))?;
+    let all = out.engine_spinner(|| policies(args, &setup, &runtime.handle(), out))?;
     let mut results = Vec::new();
     for policy in &all {
         results.push(evaluate(policy, &runtime.handle(), args.trajectories.as_deref(), out)?);
