@@ -196,8 +196,9 @@ pub(crate) enum MemoryArg {
 #[command(after_help = "Examples:\n  mage sweep list                          list presets\
     \n  mage sweep table1 --dry-run               list the cells and estimate the time\
     \n  mage sweep table1 && mage report sweeps/table1\
-    \n  mage sweep paper/table1 --endpoint http://127.0.0.1:8000 --model Qwen3-4B\
-    \n  mage sweep mine.toml --out sweeps/mine\n\n\
+    \n  mage sweep paper/table1 --endpoint http://127.0.0.1:8000 \\\
+    \n    --model Qwen3-4B\
+    \n  mage sweep my-sweep.toml --out sweeps/mine\n\n\
     A sweep is a TOML file; `mage sweep show table1` prints an example. Each cell is a training run or an evaluation with its \
     own directory; finished cells are not repeated. Ctrl-C stops after the current step, a second Ctrl-C immediately; the same \
     command resumes. Cells that prompt a model require --endpoint.")]

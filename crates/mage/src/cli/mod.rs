@@ -93,12 +93,12 @@ pub(crate) enum Command {
                             command must be on the PATH.")]
     Completions(CompletionsArgs),
     /// Write manual pages, one per command
-    #[command(after_help = "Example: mage man ~/.local/share/man/man1")]
+    #[command(after_help = "Example:\n  mage man ~/.local/share/man/man1")]
     Man(ManArgs),
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Example: mage doctor --engine kuhn.toml skyrl.toml --set model.path=models/kuhn")]
+#[command(after_help = "Example:\n  mage doctor --engine kuhn.toml skyrl.toml --set model.path=models/kuhn")]
 pub(crate) struct DoctorArgs {
     /// Check the servers that these recipes name: reachability, protocol, tokenizer, weights and weight sync. Does not
     /// train
@@ -107,13 +107,15 @@ pub(crate) struct DoctorArgs {
     /// Override one recipe key
     #[arg(long, value_name = "KEY=VALUE", requires = "engine")]
     pub(crate) set: Vec<String>,
+    /// Timeout of a vLLM server's first completion, in seconds: a server that was just started compiles first
+    #[arg(long, value_name = "SECONDS", default_value_t = 120.0, value_parser = seconds, requires = "engine")]
+    pub(crate) cold_start: f64,
 }
 
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Only files are written; nothing is started. Review and run them; see docs/scale.md.\n\nExample: mage \
-                        launch slurm --model Qwen/Qwen3-4B --backend fsdp --gpus 8 --samplers 4 --dry-run"
-)]
+#[command(after_help = "Only files are written; nothing is started. Review and run them; see docs/scale.md.\n\n\
+                        Example:\n  mage launch slurm --model Qwen/Qwen3-4B --backend fsdp --gpus 8 \\\n    \
+                        --samplers 4 --dry-run")]
 pub(crate) struct LaunchArgs {
     /// Where the servers will run
     #[arg(value_enum)]
@@ -202,7 +204,8 @@ impl RecipeOverrides {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Recipes and methods are merged left to right; later ones override earlier ones:\n\
+#[command(after_help = "Recipes and methods are merged left to right; later ones override earlier ones.\n\n\
+    Examples:\
     \n  mage train                              Kuhn poker with MAGE, minutes on two cores\
     \n  mage train kuhn lamer --seed 3          Kuhn poker with LaMer's credit assignment\
     \n  mage train tictactoe-blind              opponents that the agent must identify\
@@ -233,8 +236,10 @@ pub(crate) struct TrainArgs {
 #[command(
     after_help = "`mage train` warm-starts new models automatically. Transcripts have one JSON object per line:\n\
     \n  {\"messages\": [{\"role\": \"user\", \"content\": \"…\"}, {\"role\": \"assistant\", \"content\": \"…\"}]}\n\
+    \nExamples:\
     \n  mage warmstart kuhn --out models/kuhn\
-    \n  mage warmstart paper/kuhn --set model.path=Qwen3-4B --transcripts mine.jsonl --out models/mine\
+    \n  mage warmstart paper/kuhn --set model.path=Qwen3-4B \\\
+    \n    --transcripts mine.jsonl --out models/mine\
     \n  mage train kuhn --set model.path=models/kuhn"
 )]
 pub(crate) struct WarmstartArgs {
@@ -408,7 +413,7 @@ pub(crate) struct EnvConformArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Example: mage env generate alfworld --data ~/alfworld --out games --count 20 --seed 1")]
+#[command(after_help = "Example:\n  mage env generate alfworld --data ~/alfworld --out games --count 20")]
 pub(crate) struct EnvGenerateArgs {
     /// Environment
     pub(crate) env: String,
@@ -450,7 +455,7 @@ pub(crate) struct BenchArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
     /// Sample from random prompts and report throughput, KV-cache use and latency
-    #[command(after_help = "Example: mage bench sampler my-model --requests 10000 --prefix-tokens 100")]
+    #[command(after_help = "Example:\n  mage bench sampler my-model --requests 10000 --prefix-tokens 100")]
     Sampler(BenchSamplerArgs),
 }
 
