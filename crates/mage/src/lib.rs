@@ -99,7 +99,7 @@ fn invalid_arguments(e: clap::Error, args: &[OsString]) -> ExitCode {
     let text = suggest::text(&suggest::with_suggestion(e, args));
     match args.iter().take_while(|arg| *arg != "--").any(|arg| arg == "--json") {
         true => output::json_error(text.trim(), 2),
-        false => anstream::eprint!("{text}"),
+        false => anstream::eprint!("{}", text::stderr_width().map_or(text.clone(), |width| text::wrap(&text, width))),
     }
     ExitCode::from(2)
 }

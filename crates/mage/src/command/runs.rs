@@ -228,22 +228,35 @@ const TEXT: [usize; 4] = [0, 1, 2, 9];
 /// Least width of the first column and of the method.
 const MIN_WIDTH: [(usize, usize); 2] = [(0, 11), (2, 6)];
 
-/// Lays out the table within `limit` columns: with narrower gaps, then shorter names of runs, then of methods.
+/// Columns that are left out of a table that does not fit, in this order.
+const OPTIONAL: [usize; 6] = [8, 3, 6, 1, 2, 7];
+
+/// Lays out the table within `limit` columns: with narrower gaps, then shorter names of runs, then of methods, then
+/// fewer columns.
 fn fit(header: &[&str], rows: Vec<Vec<String>>, limit: usize) -> String {
     let rows: Vec<Vec<String>> =
         std::iter::once(header.iter().map(|h| (*h).to_owned()).collect()).chain(rows).collect();
     let length = |cell: &String| cell.chars().count();
     let mut widths: Vec<usize> =
         (0..header.len()).map(|i| rows.iter().map(|row| length(&row[i])).max().unwrap_or(0)).collect();
-    let total = |widths: &[usize], gap: usize| widths.iter().sum::<usize>() + gap * (widths.len() - 1);
-    let gap = if total(&widths, 2) <= limit { 2 } else { 1 };
+    let mut shown: Vec<usize> = (0..header.len()).collect();
+    let total = |widths: &[usize], shown: &[usize], gap: usize| {
+        shown.iter().map(|i| widths[*i]).sum::<usize>() + gap * (shown.len() - 1)
+    };
+    let gap = if total(&widths, &shown, 2) <= limit { 2 } else { 1 };
     for (column, least) in MIN_WIDTH {
-        let excess = total(&widths, gap).saturating_sub(limit);
+        let excess = total(&widths, &shown, gap).saturating_sub(limit);
         widths[column] = widths[column].saturating_sub(excess).max(least.min(widths[column]));
     }
+    for column in OPTIONAL {
+        if total(&widths, &shown, gap) > limit {
+            shown.retain(|i| *i != column);
+        }
+    }
     let lines = rows.iter().enumerate().map(|(n, row)| {
-        let cells = row.iter().zip(&widths).enumerate().map(|(i, (cell, w))| {
-            let cell = shorten(cell, *w, i == 0);
+        let cells = shown.iter().map(|&i| {
+            let w = widths[i];
+            let cell = shorten(&row[i], w, i == 0);
             if TEXT.contains(&i) { format!("{cell:<w$}") } else { format!("{cell:>w$}") }
         });
         let line = cells.collect::<Vec<_>>().join(&" ".repeat(gap));
@@ -320,6 +333,11 @@ mod tests {
         assert!(lines.iter().all(|line| line.chars().count() <= 80), "{text}");
         assert!(lines[0].starts_with('…') && lines[0].contains("MAGE-0/run "), "{text}");
         assert!(lines[1].starts_with("runs/kuhn-1 "), "{text}");
+        for limit in [40, 60] {
+            let text = fit(&HEADER, rows.clone(), limit);
+            assert!(text.lines().skip(1).all(|line| line.chars().count() <= limit), "{text}");
+            assert!(text.contains("-0.123") && text.contains("finished"), "{text}");
+        }
         // Nothing is shortened without need.
         let text = fit(&HEADER, rows.clone(), 200);
         assert!(rows.iter().flatten().all(|cell| text.contains(cell)), "{text}");

@@ -9,6 +9,7 @@ use crate::{
     output::{BOLD, DIM, GOOD, Output, styled},
     table::{score, table},
     task_selection::{print_warnings, select},
+    text::{shorten, stdout_width},
 };
 use futures_executor::block_on;
 use mage_core::{Completion, EpisodeConfig, MemoryMode, MetaEpisode, Request};
@@ -247,7 +248,7 @@ impl PlaySession<'_> {
                     true => format!(", {} left", plural(turns_left, "turn")),
                     false => String::new(),
                 };
-                self.out.print(format!("your move{left}{}> ", prompt_choices(&legal, phrase)))?;
+                print_prompt(&format!("your move{left}"), &prompt_choices(&legal, phrase), self.out)?;
             }
             let line = match self.read_line(phrase) {
                 Ok(Some(line)) => line,
@@ -386,6 +387,19 @@ pub(super) fn list_actions(actions: &[String]) -> String {
     }
 }
 
+/// Prints the input prompt, with the choices on a line of their own if the terminal is narrow.
+pub(super) fn print_prompt(question: &str, choices: &str, out: &Output) -> anyhow::Result<()> {
+    let narrow = stdout_width().is_some_and(|width| question.len() + choices.len() + MIN_INPUT > width);
+    if narrow {
+        out.line(choices.trim_start())?;
+    }
+    out.print(format!("{question}{}> ", if narrow { "" } else { choices }))
+}
+
+/// Columns for the input after the prompt.
+const MIN_INPUT: usize = 20;
+/// Longest example of an action.
+const MAX_EXAMPLE: usize = 40;
 /// Games of at most this many turns are short.
 const SHORT_GAME: u32 = 4;
 
@@ -399,7 +413,7 @@ pub(super) fn prompt_choices(legal: &[String], phrase: Option<ActionPhrase>) -> 
             true => String::new(),
             false => format!(" ({list})"),
         },
-        _ => format!(" (such as {}; ? lists all)", legal[0]),
+        _ => format!(" (such as {}; ? lists all)", shorten(&legal[0], MAX_EXAMPLE, false)),
     }
 }
 

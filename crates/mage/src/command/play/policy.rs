@@ -3,7 +3,7 @@
 //! The game runs on its own thread, which requests the person's moves over channels. If the person quits, the thread is
 //! abandoned.
 
-use super::{complete, list_actions, plural, prompt_choices, seed_from_clock};
+use super::{complete, list_actions, plural, print_prompt, prompt_choices, seed_from_clock};
 use crate::{
     App,
     cli::PlayArgs,
@@ -177,7 +177,7 @@ fn open(app: &App, args: &PlayArgs, address: &str) -> anyhow::Result<(NamedPolic
 fn read_input(view: &HumanView, rules: &dyn Fn(u8) -> String, out: &Output) -> anyhow::Result<Option<String>> {
     loop {
         if !out.json {
-            out.print(format!("your move{}> ", prompt_choices(&view.legal, None)))?;
+            print_prompt("your move", &prompt_choices(&view.legal, None), out)?;
         }
         let line = match !out.json && stdin().is_terminal() {
             true => line_editor::read_line(0)?,
