@@ -11,20 +11,18 @@ use std::{
 };
 
 /// Examples that are parsed only, by their first words, with the reason.
-const PARSED_ONLY: [(&str, &str); 13] = [
+const PARSED_ONLY: [(&str, &str); 11] = [
     ("eval --endpoint", "needs an inference server"),
     ("sweep paper/table1 --endpoint", "needs an inference server"),
     ("env conform", "needs recordings of the original implementations"),
     ("env generate alfworld", "needs ALFWorld's data"),
     ("doctor --engine", "needs training and inference servers"),
     ("train kuhn launch/engine.toml", "needs training and inference servers"),
-    ("train kuhn gigpo launch/engine.toml", "needs training and inference servers"),
     ("train kuhn --device cuda", "needs a GPU"),
     ("bench sampler my-model --device cuda", "needs a GPU"),
     ("model generate Qwen/", "downloads a model"),
     ("model merge Qwen/", "downloads a model"),
     ("warmstart paper/kuhn", "needs a large model"),
-    ("train --resume --help", "the run is omitted in the text"),
 ];
 
 /// Words of synopses and their values.
@@ -49,17 +47,15 @@ const MAX_EXAMPLE: usize = 78;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Example {
     words: Vec<String>,
+    /// Whether a text names a command without its arguments.
+    is_name: bool,
     source: String,
 }
 
 impl Example {
-    /// Whether the example names a command without its arguments, or alternatives.
-    fn is_name_only(&self) -> bool {
-        self.words.len() < 2 || self.words.iter().any(|word| word.contains('|'))
-    }
-
     fn is_parsed_only(&self) -> bool {
-        self.is_name_only() || PARSED_ONLY.iter().any(|(prefix, _)| self.starts_with(prefix))
+        let has_alternatives = self.words.iter().any(|word| word.contains('|'));
+        self.is_name || has_alternatives || PARSED_ONLY.iter().any(|(prefix, _)| self.starts_with(prefix))
     }
 
     fn starts_with(&self, prefix: &str) -> bool {
@@ -100,7 +96,7 @@ fn commands(line: &str, source: &str) -> Vec<Example> {
             let known = PLACEHOLDERS.iter().find(|(name, _)| *name == word);
             known.map_or_else(|| word.trim_start_matches("~/").to_owned(), |(_, value)| (*value).to_owned())
         };
-        found.push(Example { words: words.map(value).collect(), source: source.to_owned() });
+        found.push(Example { words: words.map(value).collect(), is_name: false, source: source.to_owned() });
     }
     found
 }
@@ -156,7 +152,8 @@ fn document_examples(path: &Path) -> Vec<Example> {
             }
             _ => {
                 let spans = block.split('`').skip(1).step_by(2).filter(|span| span.starts_with("mage "));
-                found.extend(spans.flat_map(|span| commands(&words(span).join(" "), &source)));
+                let in_text = spans.flat_map(|span| commands(&words(span).join(" "), &source));
+                found.extend(in_text.map(|example| Example { is_name: example.words.len() < 2, ..example }));
             }
         }
     }
@@ -280,7 +277,7 @@ fn every_example_of_the_help_and_the_documents_works() {
     }
     let dir = tempfile::tempdir().expect("a folder");
     let workspace = dir.path().join("workspace");
-    fs::create_dir(&workspace).expect("created");
+    fs::create_dir_all(workspace.join("docs")).expect("created");
     create_workspace(&workspace);
     let mut seen = BTreeSet::new();
     let mut failures = Vec::new();

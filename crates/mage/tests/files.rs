@@ -85,8 +85,9 @@ fn a_damaged_checkpoint_is_not_evaluated() {
 #[test]
 fn paths_that_are_not_utf8_are_accepted() {
     let dir = tempfile::tempdir().unwrap();
-    let run = dir.path().join(OsStr::from_bytes(b"run-\xff"));
-    ok(&mut train(&run, &["--set", "optim.updates=2"]));
+    let (trained, run) = (dir.path().join("trained"), dir.path().join(OsStr::from_bytes(b"run-\xff")));
+    ok(&mut train(&trained, &["--set", "optim.updates=2"]));
+    fs::rename(&trained, &run).unwrap();
     let model = run.join("checkpoints/000002");
     for (args, path) in [
         (&["eval", "--tasks", "2"][..], &run),

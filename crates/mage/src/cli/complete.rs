@@ -75,6 +75,9 @@ impl Names {
         let populations = |env: &dyn EnvSpec| -> Vec<Named> {
             env.populations().into_iter().map(|(name, _)| (name.to_owned(), env.id().to_string())).collect()
         };
+        // The prefix `tiny/` is optional.
+        let sweeps =
+            preset_names().into_iter().flat_map(|name| [name.strip_prefix("tiny/").map(str::to_owned), Some(name)]);
         let environments = |env: &dyn EnvSpec| vec![(env.id().to_string(), env.info().summary)];
         // `KEY=`, so that the value can be typed at once.
         let keys = explain("").unwrap_or_default().into_iter().map(|f| (format!("{}=", f.key), f.description));
@@ -87,7 +90,7 @@ impl Names {
             methods: plain(&mut PromptMethod::ALL.into_iter().map(|m| m.name().to_owned())),
             populations: each(populations),
             opponents: each(|env| env.info().opponents),
-            sweeps: plain(&mut preset_names().into_iter().chain(["list".to_owned(), "show".to_owned()])),
+            sweeps: plain(&mut sweeps.flatten().chain(["list".to_owned(), "show".to_owned()])),
             devices: plain(&mut ["auto", "cpu", "cuda"].map(str::to_owned).into_iter()),
         }
     }

@@ -194,7 +194,7 @@ pub(crate) enum MemoryArg {
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  mage sweep list                          list presets\
-    \n  mage sweep table1 --dry-run               list the cells and estimate the time\
+    \n  mage sweep table1 --dry-run               list the cells, estimate the time\
     \n  mage sweep table1 && mage report sweeps/table1\
     \n  mage sweep paper/table1 --endpoint http://127.0.0.1:8000 \\\
     \n    --model Qwen3-4B\

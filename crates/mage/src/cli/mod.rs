@@ -208,7 +208,7 @@ impl RecipeOverrides {
     Examples:\
     \n  mage train                              Kuhn poker with MAGE, minutes on two cores\
     \n  mage train kuhn lamer --seed 3          Kuhn poker with LaMer's credit assignment\
-    \n  mage train tictactoe-blind              opponents that the agent must identify\
+    \n  mage train tictactoe-blind              opponents that it must identify\
     \n  mage train my.toml --set optim.updates=50\
     \n  mage train --resume runs/kuhn-1         continue an interrupted run\n\n\
     Ctrl-C stops after the current update and saves a checkpoint; a second Ctrl-C stops immediately. Both can be resumed.")]
