@@ -82,11 +82,11 @@ impl TrainingProgress {
             TrainEvent::Started { run, parameters, start_update, updates, memoryless, bayes_adaptive } => {
                 self.updates = updates;
                 let completed = if start_update == 0 { String::new() } else { format!(", {start_update} completed") };
-                self.out.hint(&format!("{run}: {} parameters, {updates} updates{completed}", grouped(parameters)));
+                self.out.hint(format!("{run}: {} parameters, {updates} updates{completed}", grouped(parameters)));
                 if let (Some(memoryless), Some(best)) = (&memoryless, &bayes_adaptive) {
                     let scores = |v: &[f64]| v.iter().map(|s| score(*s)).collect::<Vec<_>>().join("  ");
                     let (memoryless, best) = (scores(memoryless), scores(best));
-                    self.out.hint(&format!(
+                    self.out.hint(format!(
                         "upper bounds by episode: {memoryless} memoryless, {best} Bayes-adaptive optimum"
                     ));
                 }
@@ -97,7 +97,7 @@ impl TrainingProgress {
                 bar.set_position(step);
                 if step == steps {
                     self.clear();
-                    self.out.hint(&format!("warm start: {steps} steps, loss {loss:.3}"));
+                    self.out.hint(format!("warm start: {steps} steps, loss {loss:.3}"));
                 }
             }
             TrainEvent::Evaluating { done, tasks } => {
@@ -110,7 +110,7 @@ impl TrainingProgress {
                 let kind = if result.exact { "exact expectation" } else { "sampled" };
                 let without_memory = if memory { "" } else { ", without memory" };
                 let curve: Vec<String> = result.score.iter().map(estimate).collect();
-                self.out.hint(&format!(
+                self.out.hint(format!(
                     "after {update} updates: score by episode {}, {kind}{without_memory}",
                     curve.join("  ")
                 ));
@@ -133,7 +133,7 @@ impl TrainingProgress {
         bar.set_message(format!("{left} left, {text}"));
         if !self.terminal && self.last_line.elapsed() >= LINE_INTERVAL {
             self.last_line = Instant::now();
-            self.out.hint(&format!("update {update} of {updates}, {left} left: {text}"));
+            self.out.hint(format!("update {update} of {updates}, {left} left: {text}"));
         }
     }
 }

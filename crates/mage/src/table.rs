@@ -180,7 +180,7 @@ pub(crate) fn below_memoryless(share: MeanEstimate) -> bool {
 /// A count with its digits in groups of three: `26,336`.
 pub(crate) fn grouped(n: impl ToString) -> String {
     let digits = n.to_string();
-    let separated = |(i, c): (usize, char)| match i > 0 && (digits.len() - i) % 3 == 0 {
+    let separated = |(i, c): (usize, char)| match i > 0 && (digits.len() - i).is_multiple_of(3) {
         true => format!(",{c}"),
         false => c.to_string(),
     };

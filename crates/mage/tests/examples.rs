@@ -40,6 +40,9 @@ const PLACEHOLDERS: [(&str, &str); 11] = [
     ("VALUE", "1"),
 ];
 
+/// Commands that create a folder, which must not exist yet.
+const CREATES: [(&str, &str); 2] = [("model new", "my-model"), ("warmstart", "models/kuhn")];
+
 /// Longest line of an example in a help text: it fits a terminal of 80 columns.
 const MAX_EXAMPLE: usize = 78;
 
@@ -292,9 +295,8 @@ fn every_example_of_the_help_and_the_documents_works() {
         };
         let copy = dir.path().join("copy");
         assert!(Command::new("cp").arg("-r").args([&workspace, &copy]).status().expect("cp").success());
-        // A model is created in a directory that does not exist yet.
-        if example.starts_with("model new") {
-            fs::remove_dir_all(copy.join("my-model")).expect("removed");
+        for (_, folder) in CREATES.iter().filter(|(prefix, _)| example.starts_with(prefix)) {
+            fs::remove_dir_all(copy.join(folder)).expect("removed");
         }
         let output = command().current_dir(&copy).args(&words).output().expect("mage starts");
         if !output.status.success() {

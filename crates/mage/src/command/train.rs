@@ -347,8 +347,9 @@ fn report(outcome: &TrainOutcome, dir: &Path, playable: bool, out: &Output) -> a
         }
     }
     let mut closing = format!(
-        "\n{} updates in {}; metrics, trajectories and checkpoints: {}\nmodel: {}",
+        "\n{} update{} in {}; metrics, trajectories and checkpoints: {}\nmodel: {}",
         outcome.updates,
+        if outcome.updates == 1 { "" } else { "s" },
         duration(update_seconds(dir)),
         dir.display(),
         last_model(dir)?.display()
