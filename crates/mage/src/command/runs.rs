@@ -183,7 +183,7 @@ impl RunRow {
 /// A point of the learning curve with a 95 % interval.
 fn estimate(point: &EvalPoint) -> MeanEstimate {
     let half = 1.96 * point.se;
-    let interval = (half > 0.0).then(|| ConfidenceInterval { low: point.score - half, high: point.score + half });
+    let interval = (half > 0.0).then_some(ConfidenceInterval { low: point.score - half, high: point.score + half });
     MeanEstimate { count: 0, mean: Some(point.score), se: Some(point.se), interval }
 }
 
