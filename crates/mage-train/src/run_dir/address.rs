@@ -197,7 +197,7 @@ mod tests {
         let path = dir.path().join("kuhn-1");
         run(&path, &[4, 12]);
         let error =
-            |suffix: &str| ModelAddress::resolve(&format!("{}{suffix}", path.display())).unwrap_err().to_string();
+            |suffix: &str| ModelAddress::resolve(format!("{}{suffix}", path.display())).unwrap_err().to_string();
         assert!(error("@5").ends_with("no checkpoint of update 5; available: 4, 12"), "{}", error("@5"));
         assert!(error("/checkpoints/000005").contains("available: 4, 12"));
         assert!(error("@2").ends_with("update 2 was pruned (checkpoint.keep); available: 4, 12"), "{}", error("@2"));
