@@ -10,6 +10,7 @@
 //!
 //! Exit codes: 0 success, 1 failure, 2 invalid arguments or input file, 130 interrupted (Ctrl-C).
 
+mod bar;
 mod cli;
 mod command;
 mod interrupt;
@@ -20,8 +21,7 @@ mod table;
 mod task_selection;
 mod text;
 
-use clap::Parser;
-use cli::{Cli, Command};
+use cli::{Command, complete, suggest};
 use mage_core::prompt::PromptLibrary;
 use mage_env::{EnvSpec, Registry};
 use output::Output;
@@ -56,13 +56,15 @@ pub fn main(app: &App) -> ExitCode {
 
 /// Runs a command line.
 pub fn run(app: &App, args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let cli = match Cli::try_parse_from(args) {
+    let args: Vec<OsString> = args.into_iter().collect();
+    match complete::answer(app, &args) {
+        Ok(false) => {}
+        Ok(true) => return ExitCode::SUCCESS,
+        Err(e) => return invalid_arguments(e, &args),
+    }
+    let cli = match cli::parse(&args) {
         Ok(cli) => cli,
-        Err(e) => {
-            // Help and version are not failures, and neither is a closed pipe.
-            let _ = e.print();
-            return ExitCode::from(if e.use_stderr() { 2 } else { 0 });
-        }
+        Err(e) => return invalid_arguments(e, &args),
     };
     let out = Output::new(cli.json, cli.quiet);
     let result = match &cli.command {
@@ -79,17 +81,34 @@ pub fn run(app: &App, args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Bench(args) => command::bench::run(args, &out),
         Command::Doctor(args) => command::doctor::run(app, args, &out),
         Command::Launch(args) => command::launch::run(args, &out),
-        Command::Completions(args) => command::completions::run(args, &out),
+        Command::Completions(args) => complete::print_registration(args, &out),
+        Command::Man(args) => command::man::run(args, &out),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) if output::is_broken_pipe(&e) => ExitCode::SUCCESS,
         Err(e) if e.is::<interrupt::Interrupted>() => ExitCode::from(130),
         Err(e) => {
-            out.error(&e);
-            ExitCode::from(if is_usage_error(&e) { 2 } else { 1 })
+            let code = if is_usage_error(&e) { 2 } else { 1 };
+            out.error(&e, code);
+            ExitCode::from(code)
         }
     }
+}
+
+/// Prints help, the version, or an error of the command line.
+fn invalid_arguments(e: clap::Error, args: &[OsString]) -> ExitCode {
+    if !e.use_stderr() {
+        // A closed pipe is not a failure.
+        let _ = e.print();
+        return ExitCode::SUCCESS;
+    }
+    let text = suggest::text(&suggest::with_suggestion(e, args));
+    match args.iter().take_while(|arg| *arg != "--").any(|arg| arg == "--json") {
+        true => output::json_error(text.trim(), 2),
+        false => anstream::eprint!("{}", text::stderr_width().map_or(text.clone(), |width| text::wrap(&text, width))),
+    }
+    ExitCode::from(2)
 }
 
 /// Invalid arguments or an invalid input file.

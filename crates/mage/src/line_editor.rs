@@ -1,7 +1,7 @@
-//! Line editor of `mage play` with arrow keys.
+//! Line editor of `mage play`.
 //!
-//! In environments with the moves up, down, left and right, an arrow key enters the word. The line is complete after
-//! the maximum number of words or on Enter.
+//! In environments with the moves up, down, left and right, an arrow key enters the word, and the line is complete after
+//! the maximum number of words or on Enter. Elsewhere arrow keys have no effect.
 
 use crossterm::{
     event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, read},
@@ -12,7 +12,7 @@ use std::io::{self, Write};
 /// The line under edit.
 pub(crate) struct InputLine {
     text: String,
-    /// Number of words after which an arrow key completes the line.
+    /// Number of words after which an arrow key completes the line; 0 without such moves.
     max_words: usize,
 }
 
@@ -37,6 +37,7 @@ impl InputLine {
     pub(crate) fn key(&mut self, key: KeyEvent) -> KeyEffect {
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
+            KeyCode::Up | KeyCode::Down | KeyCode::Left | KeyCode::Right if self.max_words == 0 => KeyEffect::Nothing,
             KeyCode::Up => self.arrow("up"),
             KeyCode::Down => self.arrow("down"),
             KeyCode::Left => self.arrow("left"),
@@ -66,7 +67,7 @@ impl InputLine {
     }
 }
 
-/// Reads a line from the terminal, including arrow keys; `None` if the player quits.
+/// Reads a line from the terminal; `None` if the player quits. `max_words` is that of [`InputLine`].
 pub(crate) fn read_line(max_words: usize) -> io::Result<Option<String>> {
     let _raw = RawMode::enter()?;
     let mut line = InputLine::new(max_words);
@@ -129,6 +130,14 @@ mod tests {
         assert_eq!(press(&mut line, KeyCode::Right), KeyEffect::Line("up left right".to_owned()));
         assert_eq!(press(&mut line, KeyCode::Down), KeyEffect::Echo("down".to_owned()), "a new line");
         assert_eq!(press(&mut line, KeyCode::Enter), KeyEffect::Line("down".to_owned()));
+    }
+
+    #[test]
+    fn arrow_keys_have_no_effect_without_such_moves() {
+        let mut line = InputLine::new(0);
+        assert_eq!(press(&mut line, KeyCode::Char('b')), KeyEffect::Echo("b".to_owned()));
+        assert_eq!(press(&mut line, KeyCode::Up), KeyEffect::Nothing);
+        assert_eq!(press(&mut line, KeyCode::Enter), KeyEffect::Line("b".to_owned()));
     }
 
     #[test]

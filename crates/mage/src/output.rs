@@ -1,13 +1,20 @@
 //! Terminal output: results on stdout; progress, hints, warnings and errors on stderr. With `--json`, stdout has JSON
 //! lines only.
 
-use crate::text::{printable, stderr_width, stdout_width, wrap};
+use crate::{
+    bar,
+    text::{printable, stderr_width, stdout_width, wrap},
+};
 use anstyle::{AnsiColor, Style};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use anyhow::Context;
+use indicatif::{ProgressBar, ProgressState};
+use mage_train::run_dir::write_atomic;
 use serde::Serialize;
 use std::{
     fmt::Display,
+    fs,
     io::{self, Write},
+    path::Path,
 };
 
 /// Style of headings.
@@ -32,7 +39,8 @@ fn display(text: impl Display, width: Option<usize>) -> String {
 
 /// Prints a line to stderr. Failures are ignored: there is no other place to report them.
 pub(crate) fn write_stderr(text: impl Display) {
-    let _ = writeln!(anstream::stderr(), "{}", display(text, stderr_width()));
+    let text = display(text, stderr_width());
+    let _ = bar::suspended(|| writeln!(anstream::stderr(), "{text}"));
 }
 
 /// Output mode of a command.
@@ -59,8 +67,8 @@ impl Output {
         if self.silent {
             return Ok(());
         }
-        let mut stdout = anstream::stdout().lock();
-        writeln!(stdout, "{}", display(text, stdout_width()))?;
+        let text = display(text, stdout_width());
+        bar::suspended(|| writeln!(anstream::stdout().lock(), "{text}"))?;
         Ok(())
     }
 
@@ -74,10 +82,10 @@ impl Output {
 
     /// Prints a value as one line of JSON.
     pub(crate) fn object(&self, value: &impl Serialize) -> anyhow::Result<()> {
-        let mut stdout = io::stdout().lock();
         // JSON may contain C1 control characters as they are; a terminal would obey them.
         let escape = |c: char| if matches!(c, '\u{7f}'..='\u{9f}') { format!("\\u{:04x}", c as u32) } else { c.into() };
         let text: String = serde_json::to_string(value)?.chars().map(escape).collect();
+        let mut stdout = io::stdout().lock();
         writeln!(stdout, "{text}")?;
         stdout.flush()?;
         Ok(())
@@ -95,8 +103,8 @@ impl Output {
         write_stderr(format!("{} {text}", styled(BOLD, "warning:")));
     }
 
-    /// Prints an error with its causes, unless its message contains them.
-    pub(crate) fn error(&self, e: &anyhow::Error) {
+    /// Prints an error with its causes, unless its message contains them; with `--json` as an object with the exit code.
+    pub(crate) fn error(&self, e: &anyhow::Error, code: u8) {
         let mut causes = e.chain().map(message);
         let mut text = causes.next().unwrap_or_default();
         for cause in causes {
@@ -104,20 +112,22 @@ impl Output {
                 text = format!("{text}: {cause}");
             }
         }
-        write_stderr(format!("{} {text}", styled(BAD.bold(), "error:")));
+        match self.json {
+            true => json_error(&text, code),
+            false => write_stderr(format!("{} {text}", styled(BAD.bold(), "error:"))),
+        }
     }
 
     /// Runs `work` with a spinner.
     pub(crate) fn spinner<T>(&self, label: &'static str, work: impl FnOnce() -> T) -> T {
-        let target = if self.quiet || self.json { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
         // The first use of a model shape on a GPU compiles kernels, which takes several seconds.
         let activity = move |_: &ProgressState, to: &mut dyn std::fmt::Write| {
             let text =
                 if mage_native::is_compiling() { "compiling GPU kernels (cached for later runs)" } else { label };
             let _ = to.write_str(text);
         };
-        let style = ProgressStyle::with_template("{spinner} {activity} … {elapsed}").expect("the template is valid");
-        let spinner = ProgressBar::with_draw_target(None, target).with_style(style.with_key("activity", activity));
+        let style = bar::style("{spinner} {activity} … {elapsed}").with_key("activity", activity);
+        let spinner = bar::start(None, style, self.shows_progress());
         spinner.enable_steady_tick(std::time::Duration::from_millis(120));
         let result = work();
         spinner.finish_and_clear();
@@ -131,25 +141,46 @@ impl Output {
 
     /// A progress bar with rate and remaining time; hidden if quiet or not on a terminal.
     pub(crate) fn progress(&self, total: u64, label: &'static str) -> ProgressBar {
-        let bar = self.bar(total, "{msg} [{bar:30}] {human_pos}/{human_len} {per_sec}, {eta} left");
+        let bar = self.bar(total, "{msg} [{wide_bar}] {human_pos}/{human_len} {rate}, {left}");
         bar.with_message(label)
     }
 
-    /// A progress bar with a caller-defined suffix (the prefix of the bar), and a message on a second line.
+    /// A progress bar with a message on a second line.
     pub(crate) fn progress_with_message(&self, total: u64, label: &str) -> ProgressBar {
-        self.bar(total, &format!("{label} [{{bar:20}}] {{human_pos}}/{{human_len}} {{prefix}}\n{{wide_msg}}"))
+        self.bar(total, &format!("{label} [{{wide_bar}}] {{human_pos}}/{{human_len}}\n{{wide_msg}}"))
     }
 
     fn bar(&self, total: u64, template: &str) -> ProgressBar {
-        let target = if self.quiet || self.json { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-        let style = ProgressStyle::with_template(template).expect("the template is valid").progress_chars("=> ");
-        ProgressBar::with_draw_target(Some(total), target).with_style(style)
+        bar::start(Some(total), bar::style(template), self.shows_progress())
     }
+
+    fn shows_progress(&self) -> bool {
+        !self.quiet && !self.json
+    }
+}
+
+/// Prints an error to stderr as a line of JSON.
+pub(crate) fn json_error(text: &str, code: u8) {
+    let text = anstream::adapter::strip_str(text).to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    // One line, without control characters: JSON escapes all but those of C1.
+    let _ = writeln!(io::stderr(), "{}", serde_json::json!({ "error": printable(text), "code": code }));
 }
 
 /// The message of an error; that of an engine ends with what to do.
 pub(crate) fn message(e: &(dyn std::error::Error + 'static)) -> String {
     e.downcast_ref().map_or_else(|| e.to_string(), mage_train::explain)
+}
+
+/// Writes a file that the user named. A failure leaves the previous file, unless it is a device or a pipe.
+pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    let written = match fs::metadata(path) {
+        Ok(file) if !file.is_file() => fs::write(path, bytes).map_err(anyhow::Error::new),
+        // A link stays a link.
+        Ok(_) => fs::canonicalize(path).map_err(anyhow::Error::new).and_then(|path| Ok(write_atomic(&path, bytes)?)),
+        Err(_) => write_atomic(path, bytes).map_err(anyhow::Error::new),
+    };
+    written.with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Whether an error is a closed output pipe, which is not a failure.

@@ -2,7 +2,7 @@
 
 use crate::{
     output::Output,
-    table::{duration, score},
+    table::{duration, grouped, rounded, score},
 };
 use indicatif::ProgressBar;
 use mage_core::MeanEstimate;
@@ -71,13 +71,6 @@ impl TrainingProgress {
         })
     }
 
-    fn line(&mut self, text: &str) {
-        match &self.bar {
-            Some(bar) if self.terminal => bar.suspend(|| self.out.hint(text)),
-            _ => self.out.hint(text),
-        }
-    }
-
     pub(crate) fn show(&mut self, event: TrainEvent) {
         if self.out.json {
             if !matches!(event, TrainEvent::Evaluating { .. }) {
@@ -89,11 +82,11 @@ impl TrainingProgress {
             TrainEvent::Started { run, parameters, start_update, updates, memoryless, bayes_adaptive } => {
                 self.updates = updates;
                 let completed = if start_update == 0 { String::new() } else { format!(", {start_update} completed") };
-                self.line(&format!("{run}: {parameters} parameters, {updates} updates{completed}"));
+                self.out.hint(format!("{run}: {} parameters, {updates} updates{completed}", grouped(parameters)));
                 if let (Some(memoryless), Some(best)) = (&memoryless, &bayes_adaptive) {
                     let scores = |v: &[f64]| v.iter().map(|s| score(*s)).collect::<Vec<_>>().join("  ");
                     let (memoryless, best) = (scores(memoryless), scores(best));
-                    self.line(&format!(
+                    self.out.hint(format!(
                         "upper bounds by episode: {memoryless} memoryless, {best} Bayes-adaptive optimum"
                     ));
                 }
@@ -104,7 +97,7 @@ impl TrainingProgress {
                 bar.set_position(step);
                 if step == steps {
                     self.clear();
-                    self.line(&format!("warm start: {steps} steps, loss {loss:.3}"));
+                    self.out.hint(format!("warm start: {steps} steps, loss {loss:.3}"));
                 }
             }
             TrainEvent::Evaluating { done, tasks } => {
@@ -117,17 +110,14 @@ impl TrainingProgress {
                 let kind = if result.exact { "exact expectation" } else { "sampled" };
                 let without_memory = if memory { "" } else { ", without memory" };
                 let curve: Vec<String> = result.score.iter().map(estimate).collect();
-                self.line(&format!(
+                self.out.hint(format!(
                     "after {update} updates: score by episode {}, {kind}{without_memory}",
                     curve.join("  ")
                 ));
             }
             TrainEvent::Updated { update, metrics, timing } => self.updated(update, &metrics, &timing),
             TrainEvent::Saved { .. } => {}
-            TrainEvent::Warning { text } => match &self.bar {
-                Some(bar) => bar.suspend(|| self.out.warn(text)),
-                None => self.out.warn(text),
-            },
+            TrainEvent::Warning { text } => self.out.warn(text),
         }
     }
 
@@ -140,11 +130,10 @@ impl TrainingProgress {
         let updates = self.updates;
         let bar = self.bar(TRAINING, updates, update - 1);
         bar.set_position(update);
-        bar.set_prefix(format!("{:.1} updates/s, {left} left", 1.0 / mean));
-        bar.set_message(text.clone());
+        bar.set_message(format!("{left} left, {text}"));
         if !self.terminal && self.last_line.elapsed() >= LINE_INTERVAL {
             self.last_line = Instant::now();
-            self.line(&format!("update {update} of {updates}, {left} left: {text}"));
+            self.out.hint(format!("update {update} of {updates}, {left} left: {text}"));
         }
     }
 }
@@ -163,24 +152,16 @@ fn update_text(
     let scores: Vec<f64> = (1..).map_while(|n| metrics.get(&format!("episode_{n}/score")).copied()).collect();
     let listed: Vec<String> = scores.iter().map(|s| format!("{s:+.2}")).collect();
     let ceiling = bayes_adaptive.and_then(|b| b.get(scores.len().checked_sub(1)?));
-    let ceiling = ceiling.map_or_else(String::new, |c| format!(" of {c:+.2}"));
+    // Scores of one batch are noisy and can exceed the optimum, which is an expectation.
+    let ceiling = ceiling.map_or_else(String::new, |c| format!(" (optimum {c:+.2})"));
     let idle = 100.0 * timing.get("rollout_tail").copied().unwrap_or(0.0) / seconds;
     format!(
-        "score {}{ceiling} entropy {:.2} {}ep/s {}tok/s idle {idle:.0} %",
+        "batch score {}{ceiling} entropy {:.2} {}ep/s {}tok/s idle {idle:.0} %",
         listed.join(" "),
         at("entropy"),
         rounded(at("rollout/episodes") / seconds),
         rounded(at("tokens/trained") / seconds),
     )
-}
-
-/// A rate with at most four digits.
-pub(crate) fn rounded(rate: f64) -> String {
-    match rate {
-        r if r >= 1e4 => format!("{:.0}k ", r / 1e3),
-        r if r >= 1e3 => format!("{:.1}k ", r / 1e3),
-        r => format!("{r:.0} "),
-    }
 }
 
 /// A mean with its standard error; exact values have none.
@@ -209,7 +190,7 @@ mod tests {
         let timing = of(&[("total", 0.5), ("rollout_tail", 0.05)]);
         assert_eq!(
             update_text(&metrics, &timing, Some(&[0.125, 0.238])),
-            "score +0.10 +0.20 of +0.24 entropy 0.50 1.4k ep/s 40k tok/s idle 10 %"
+            "batch score +0.10 +0.20 (optimum +0.24) entropy 0.50 1.4k ep/s 40k tok/s idle 10 %"
         );
     }
 }

@@ -7,6 +7,7 @@ use crate::{
     output::{BOLD, DIM, styled},
     text::{shorten, stdout_width, wrap},
 };
+use mage_core::MeanEstimate;
 use textwrap::core::display_width;
 
 /// Narrowest first column of a table that does not fit.
@@ -46,7 +47,9 @@ fn fit_numbers(header: &[&str], mut rows: Vec<Vec<String>>, limit: usize) -> Str
         gap = if width(&header, &rows, 2) <= limit { 2 } else { 1 };
         omitted.push("intervals".to_owned());
     }
-    let texts: Vec<usize> = (0..header.len()).filter(|column| is_text(&rows, *column)).collect();
+    // The first column is shortened first, then the widest.
+    let mut texts: Vec<usize> = (0..header.len()).filter(|column| is_text(&rows, *column)).collect();
+    texts.sort_by_key(|column| (*column > 0, std::cmp::Reverse(column_width(&header, &rows, *column))));
     for column in &texts {
         let excess = width(&header, &rows, gap).saturating_sub(limit);
         let least = if *column == 0 { MIN_FIRST } else { MIN_TEXT };
@@ -173,6 +176,51 @@ pub(crate) fn score(x: f64) -> String {
     format!("{x:.3}")
 }
 
+/// Fraction of the gap between memoryless and Bayes-adaptive optimum: `72 % [61, 84]`. A value that is below the
+/// memoryless optimum by more than its uncertainty is only named, since a negative percentage has no meaning.
+pub(crate) fn gap_share(share: MeanEstimate) -> String {
+    let whole = |x: f64| format!("{:.0}", 100.0 * x);
+    match (share.mean, share.interval) {
+        _ if below_memoryless(share) => "below memoryless".to_owned(),
+        (Some(x), Some(i)) => format!("{} % [{}, {}]", whole(x), whole(i.low), whole(i.high)),
+        (Some(x), None) => format!("{} %", whole(x)),
+        (None, _) => "-".to_owned(),
+    }
+}
+
+/// Whether a share of the gap is negative by more than its uncertainty.
+pub(crate) fn below_memoryless(share: MeanEstimate) -> bool {
+    share.mean.is_some_and(|x| share.interval.map_or(x, |i| i.high) < 0.0)
+}
+
+/// A count with its digits in groups of three: `26,336`.
+pub(crate) fn grouped(n: impl ToString) -> String {
+    let digits = n.to_string();
+    let separated = |(i, c): (usize, char)| match i > 0 && (digits.len() - i).is_multiple_of(3) {
+        true => format!(",{c}"),
+        false => c.to_string(),
+    };
+    digits.chars().enumerate().map(separated).collect()
+}
+
+/// A rate with at most four digits, followed by a space.
+pub(crate) fn rounded(rate: f64) -> String {
+    match rate {
+        r if r >= 1e4 => format!("{:.0}k ", r / 1e3),
+        r if r >= 1e3 => format!("{:.1}k ", r / 1e3),
+        r => format!("{r:.0} "),
+    }
+}
+
+/// A rate with two significant digits.
+pub(crate) fn significant(rate: f64) -> String {
+    match rate {
+        r if r >= 10.0 => rounded(r).trim_end().to_owned(),
+        r if r >= 1.0 => format!("{r:.1}"),
+        r => format!("{r:.2}"),
+    }
+}
+
 /// A duration in seconds, minutes or hours.
 pub(crate) fn duration(seconds: f64) -> String {
     match seconds {
@@ -217,25 +265,45 @@ mod tests {
 
     #[test]
     fn texts_are_shortened_before_columns_are_dropped() {
-        let header = ["run", "env", "method", "seed", "updates", "last", "best", "gap", "time", "state"];
-        let row = |run: &str, env: &str, method: &str| {
-            let cells = [run, env, method, "1", "300/300", "-0.123", "-0.120", "-100 %", "12.3 min", "finished"];
+        let header = ["run", "state", "updates", "last", "gap", "method", "env", "best", "seed", "time"];
+        let row = |run: &str, method: &str, env: &str| {
+            let cells = [run, "finished", "300/300", "-0.123", "-100 %", method, env, "-0.120", "1", "12.3 min"];
             cells.map(str::to_owned).to_vec()
         };
         let rows = vec![
-            row("sweeps/a-long-name/table1/kuhn/MAGE-0/run", "tictactoe", "own-episode, omit the previous return"),
-            row("runs/kuhn-1", "kuhn", "MAGE"),
+            row("sweeps/a-long-name/table1/kuhn/MAGE-0/run", "own-episode, omit the previous return", "tictactoe"),
+            row("runs/kuhn-1", "MAGE", "kuhn"),
         ];
         let text = fit_numbers(&header, rows.clone(), 80);
         let lines: Vec<&str> = text.lines().skip(1).collect();
         assert!(lines.iter().all(|line| display_width(line) <= 80), "{text}");
-        assert!(
-            lines[0].starts_with('…') && lines[0].contains("GE-0/run ") && lines[0].ends_with("finished"),
-            "{text}"
-        );
+        assert!(lines[0].starts_with('…') && lines[0].contains("GE-0/run ") && lines[0].contains("finished"), "{text}");
+        for limit in [40, 60] {
+            let text = fit_numbers(&header, rows.clone(), limit);
+            assert!(text.lines().all(|line| display_width(line) <= limit), "{text}");
+            assert!(text.contains("-0.123"), "{text}");
+        }
         let text = fit_numbers(&header, rows.clone(), 200);
         assert!(rows.iter().flatten().all(|cell| text.contains(cell)), "{text}");
         assert_eq!([shorten("abcdef", 4, true), shorten("abcdef", 4, false)], ["…def", "abc…"]);
+    }
+
+    #[test]
+    fn a_share_of_the_gap_is_a_percentage_unless_it_is_negative() {
+        let share = |mean, interval: Option<(f64, f64)>| {
+            let interval = interval.map(|(low, high)| mage_core::ConfidenceInterval { low, high });
+            gap_share(MeanEstimate { count: 9, mean: Some(mean), se: None, interval })
+        };
+        assert_eq!(share(0.72, Some((0.61, 0.84))), "72 % [61, 84]");
+        assert_eq!(share(0.72, None), "72 %");
+        assert_eq!(share(-0.1, Some((-0.4, 0.2))), "-10 % [-40, 20]", "it may be above");
+        assert_eq!([share(-9.0, Some((-9.5, -8.5))), share(-0.1, None)], ["below memoryless"; 2]);
+    }
+
+    #[test]
+    fn digits_are_grouped() {
+        let groups = [0_u32, 999, 1000, 26_336, 1_234_567].map(grouped);
+        assert_eq!(groups, ["0", "999", "1,000", "26,336", "1,234,567"]);
     }
 
     #[test]

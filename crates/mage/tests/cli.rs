@@ -105,7 +105,7 @@ fn completions_exist_for_every_shell() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let output = mage(&["completions", shell]);
         assert!(output.status.success());
-        assert!(stdout(&output).contains("eval"), "{shell}");
+        assert!(stdout(&output).contains("MAGE_COMPLETE"), "{shell}");
     }
 }
 

@@ -69,7 +69,7 @@ fn the_score_of_a_truncated_episode_is_its_reward() {
     let levels = format!("levels={}", path.display());
     let args = ["play", "sokoban", "--episodes", "1", "--max-turns", "1", "--option", &levels];
     let shown = stdout(&mage_with_input(&args, "r\n"));
-    assert!(shown.contains("No turns left.") && shown.contains("total +0.9"), "{shown}");
+    assert!(shown.contains("No turns left; score +0.9.") && shown.contains("total +0.9"), "{shown}");
     let events = stdout(&mage_with_input(&[&args[..], &["--json"]].concat(), "right\n"));
     let finished: Value = serde_json::from_str(events.lines().last().unwrap()).unwrap();
     assert!((finished["results"][0]["score"].as_f64().unwrap() - 0.9).abs() < 1e-6, "{finished}");
@@ -150,7 +150,7 @@ fn invalid_levels_are_reported() {
         assert!(mage(args).status.success());
     }
     let played = mage_with_input(&[commands[0], &["--episodes", "1"]].concat(), b"r\n");
-    assert!(stdout(&played).contains("You won."), "{}", stdout(&played));
+    assert!(stdout(&played).contains("Solved."), "{}", stdout(&played));
 }
 
 #[test]

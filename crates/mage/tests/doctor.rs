@@ -12,8 +12,10 @@ use mage_engine::Renderer;
 use serde_json::{Value, json};
 use std::{
     path::Path,
+    pin::Pin,
     process::{Command, Output},
-    sync::Arc,
+    sync::{Arc, OnceLock},
+    time::{Duration, Instant},
 };
 use tokio::{net::TcpListener, runtime::Runtime};
 
@@ -96,6 +98,16 @@ impl Vllm {
         max_model_len: usize,
         tokenize: impl Fn(&Renderer, &str) -> Option<Vec<u32>> + Send + Sync + 'static,
     ) -> TestServer {
+        Self::start_cold(model, max_model_len, tokenize, Duration::ZERO)
+    }
+
+    /// Its completions wait until `cold` after the first request for one.
+    fn start_cold(
+        model: &str,
+        max_model_len: usize,
+        tokenize: impl Fn(&Renderer, &str) -> Option<Vec<u32>> + Send + Sync + 'static,
+        cold: Duration,
+    ) -> TestServer {
         let renderer = Arc::new(Renderer::from_dir(Path::new(model)).expect("a tokenizer"));
         let tokenize: Arc<Tokenize> = Arc::new(tokenize);
         let served = json!({"data": [{"id": model, "max_model_len": max_model_len}]});
@@ -103,6 +115,7 @@ impl Vllm {
             .route("/health", get(|| async { "" }))
             .route("/v1/models", get(move || std::future::ready(Json(served.clone()))))
             .route("/tokenize", post(tokens))
+            .route("/v1/completions", post(completion(cold)))
             .with_state((renderer, tokenize));
         TestServer::start(app)
     }
@@ -118,13 +131,31 @@ async fn tokens(
     }
 }
 
+/// Completes with the allowed token.
+fn completion(cold: Duration) -> impl Clone + Fn(Json<Value>) -> Pin<Box<dyn Future<Output = Json<Value>> + Send>> {
+    let first = Arc::<OnceLock<Instant>>::default();
+    move |Json(body)| {
+        let elapsed = first.get_or_init(Instant::now).elapsed();
+        Box::pin(async move {
+            tokio::time::sleep(cold.saturating_sub(elapsed)).await;
+            let (ids, logprobs) = (&body["allowed_token_ids"], json!({"token_logprobs": [-0.5]}));
+            Json(json!({"choices": [{"text": "", "finish_reason": "length", "token_ids": ids, "logprobs": logprobs}]}))
+        })
+    }
+}
+
 /// The output of doctor for this vLLM server, without a trainer.
 fn doctor(model: &str, server: &TestServer, more: &[&str]) -> String {
+    doctor_with(model, server, more, &[])
+}
+
+fn doctor_with(model: &str, server: &TestServer, more: &[&str], flags: &[&str]) -> String {
     let sets = unreachable_engines(model);
     let servers = format!("vllm.servers=[\"{}\"]", server.url);
     let sets = sets.iter().map(String::as_str).chain(["--set", &servers]);
     let more = more.iter().flat_map(|set| ["--set", set]);
-    let args: Vec<&str> = ["doctor", "--engine", "kuhn"].into_iter().chain(sets).chain(more).collect();
+    let args: Vec<&str> =
+        ["doctor", "--engine", "kuhn"].into_iter().chain(sets).chain(more).chain(flags.iter().copied()).collect();
     text(&mage(&args))
 }
 
@@ -210,6 +241,23 @@ fn doctor_limits_the_timeout_of_a_hanging_server() {
         found.starts_with("FAIL") && found.contains("no response within") && found.contains("(waited 10 s)"),
         "{output}"
     );
+}
+
+#[test]
+fn doctor_waits_for_the_first_completion_of_a_server_that_was_just_started() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let model = create_model(dir.path());
+    let right = |r: &Renderer, words: &str| r.encode_trusted(words).ok();
+    let found = |cold_start: &str| {
+        // Longer than one attempt, which takes a second at most.
+        let server = Vllm::start_cold(&model, 4096, right, Duration::from_secs(3));
+        let output = doctor_with(&model, &server, &["tinker.timeout=1"], &["--cold-start", cold_start]);
+        line(&output, "completes a prompt").to_owned()
+    };
+    let slow = found("60");
+    assert!(slow.starts_with("ok ") && slow.contains(" s, slow: the server was still compiling"), "{slow}");
+    let late = found("1");
+    assert!(late.starts_with("FAIL") && late.contains("no completion within 1 s"), "{late}");
 }
 
 #[test]

@@ -10,12 +10,15 @@ mod doctor;
 mod eval_endpoint;
 mod eval_faults;
 mod eval_metrics;
+mod examples;
 #[path = "../../mage-train/tests/faulty_kuhn/mod.rs"]
 mod faulty_kuhn;
+mod files;
 mod launch;
 mod learning;
 mod lora;
 mod model;
+mod output;
 mod paper_tests;
 mod report;
 mod run_provenance;

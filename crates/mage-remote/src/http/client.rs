@@ -401,15 +401,33 @@ pub(crate) fn seconds(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 10.0).round() / 10.0
 }
 
-/// The error with its chain of causes; the outermost alone says only that a request failed.
+/// Why a request failed: the innermost cause, which is the reason, then what encloses it. A terminal may cut the end.
 fn error_chain(e: &reqwest::Error) -> String {
-    let mut text = e.to_string();
-    let mut cause = std::error::Error::source(e);
-    while let Some(e) = cause {
-        text = format!("{text}: {e}");
-        cause = e.source();
+    let mut causes: Vec<&(dyn std::error::Error + 'static)> = vec![e];
+    while let Some(cause) = causes[causes.len() - 1].source() {
+        causes.push(cause);
     }
-    text
+    let known = causes.iter().find_map(|e| connection_failure(e.downcast_ref::<std::io::Error>()?.kind()));
+    let outermost = causes.remove(0).to_string();
+    let inner: Vec<String> = causes.iter().rev().map(ToString::to_string).collect();
+    match (known, inner.split_first()) {
+        (Some(known), _) => known.to_owned(),
+        (None, None) => outermost,
+        (None, Some((reason, []))) => reason.clone(),
+        (None, Some((reason, enclosing))) => format!("{reason} ({})", enclosing.join(", ")),
+    }
+}
+
+/// A failed connection in plain words.
+fn connection_failure(kind: std::io::ErrorKind) -> Option<&'static str> {
+    use std::io::ErrorKind as E;
+    match kind {
+        E::ConnectionRefused => Some("connection refused"),
+        E::ConnectionReset => Some("connection reset by the server"),
+        E::HostUnreachable => Some("host unreachable"),
+        E::NetworkUnreachable => Some("network unreachable"),
+        _ => None,
+    }
 }
 
 /// Maps an error status to an error.
@@ -461,6 +479,21 @@ mod tests {
         assert!(all.iter().all(|one| matches!(one, Err(HttpError::Unreachable(_)))));
         let log = log.lock().unwrap();
         assert!(log.len() == 1 && log[0].contains("retrying for up to"), "{log:?}");
+    }
+
+    #[tokio::test]
+    async fn a_connection_failure_starts_with_its_reason() {
+        let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let reason =
+            async |url: &str| client(url, false).send_once(&HttpRequest::get("health")).await.unwrap_err().text();
+        assert_eq!(reason(&format!("http://{address}")).await, "connection refused");
+        // An unknown failure keeps its enclosing errors, after the reason.
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let serving = tokio::spawn(async move { drop(listener.accept().await.unwrap()) });
+        let closed = reason(&url).await;
+        serving.await.unwrap();
+        assert!(closed.starts_with("connection ") && !closed.contains("error sending"), "{closed}");
     }
 
     #[tokio::test]

@@ -223,6 +223,12 @@ impl VllmPool {
         found.map_err(|e| self.registry.request_error(address, &e))
     }
 
+    /// Time until a server completes a prompt; a server that is still compiling is waited for up to `limit`.
+    pub async fn first_completion(&self, address: &str, limit: Duration) -> Result<Duration> {
+        let found = self.find(address)?.first_completion(&self.registry.settings.model, limit).await;
+        found.map_err(|e| self.registry.request_error(address, &e))
+    }
+
     /// Models and adapters of each server.
     pub async fn served_models(&self) -> Vec<(String, Result<Vec<ServedModel>>)> {
         let mut out = Vec::new();

@@ -27,6 +27,8 @@ use std::{
 };
 use tokio::time::Instant;
 
+/// Pause before another attempt on a server that is still starting.
+const COLD_PAUSE: Duration = Duration::from_millis(500);
 /// Timeout of a health check.
 pub(super) const HEALTH_TIMEOUT: Duration = Duration::from_secs(8);
 /// Attempts on a server that responds with failures.
@@ -242,6 +244,32 @@ impl Server {
             found.push(self.with_retries(|| self.complete(request, |choice| parse_score(choice, tokens[at]))).await?);
         }
         Ok(Fingerprint(found))
+    }
+
+    /// Time until the server completes a prompt. A server that was just started compiles first: while it is healthy, it
+    /// is waited for up to `limit`.
+    pub(super) async fn first_completion(
+        &self,
+        model: &str,
+        limit: Duration,
+    ) -> std::result::Result<Duration, HttpError> {
+        let tokens = &Fingerprint::tokens(self.vocab_size);
+        let request = &CompletionRequest::score(model, tokens, 1).to_http();
+        let started = Instant::now();
+        loop {
+            let error = match self.complete(request, |choice| parse_score(choice, tokens[1])).await {
+                Ok(_) => return Ok(started.elapsed()),
+                Err(error) => error,
+            };
+            let waits = matches!(error, HttpError::NotReady(_) | HttpError::Overloaded(_));
+            if !waits || self.check_health(HEALTH_TIMEOUT).await.is_err() {
+                return Err(error);
+            }
+            if started.elapsed() >= limit {
+                return Err(HttpError::NotReady(format!("no completion within {} s", limit.as_secs_f64())));
+            }
+            tokio::time::sleep(COLD_PAUSE.min(limit)).await;
+        }
     }
 
     /// Checks once whether the server responds within `timeout`. A front end without `/health` counts as healthy.

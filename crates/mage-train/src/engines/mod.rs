@@ -15,7 +15,7 @@ use mage_native::{
     WordControlTokens, word_tokenizer,
 };
 use mage_remote::StatusLog;
-use std::sync::Arc;
+use std::{ffi::OsStr, sync::Arc};
 
 /// A trainer, the sampler of its published weights, and their tokenizer.
 pub struct Engines {
@@ -83,10 +83,10 @@ pub struct SamplerOptions {
 }
 
 /// A sampler for a model: a folder or a name on the Hub. An adapter is loaded with its base model.
-pub fn sampler(name: &str, options: SamplerOptions) -> Result<(Arc<dyn Sampler>, Arc<Renderer>)> {
-    let model = Hub::from_env(false).open(name)?;
+pub fn sampler(name: impl AsRef<OsStr>, options: SamplerOptions) -> Result<(Arc<dyn Sampler>, Arc<Renderer>)> {
+    let model = Hub::from_env(false).open(&name)?;
     let renderer = model.renderer().cloned().ok_or_else(|| Error::Recipe {
-        location: name.to_owned(),
+        location: name.as_ref().to_string_lossy().into_owned(),
         problem: "the model has no tokenizer.json".to_owned(),
     })?;
     let engine_options = EngineOptions {

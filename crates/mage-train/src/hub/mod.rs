@@ -11,7 +11,9 @@ use download::{DownloadError, Downloader};
 use mage_engine::{Error, Renderer};
 use mage_native::{Config, ModelDescription, NativeAdapter, NativeModel};
 use std::{
-    env, fmt, fs,
+    env,
+    ffi::OsStr,
+    fmt, fs,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -78,12 +80,12 @@ impl Hub {
     }
 
     /// Opens a model by folder or Hub name. An adapter is opened with its base model.
-    pub fn open(&self, text: &str) -> Result<NativeModel> {
-        let dir = self.folder(text)?;
+    pub fn open(&self, text: impl AsRef<OsStr>) -> Result<NativeModel> {
+        let dir = self.folder(text.as_ref())?;
         let Some((base, base_dir)) = self.base(&dir)? else {
-            return Ok(with_source(NativeModel::open(&dir)?, text));
+            return Ok(with_source(NativeModel::open(&dir)?, text.as_ref()));
         };
-        let model = with_source(NativeModel::open(&base_dir)?, &base);
+        let model = with_source(NativeModel::open(&base_dir)?, base.as_ref());
         let adapter = NativeAdapter::open(&dir, model.config())?;
         Ok(model.with_adapter(adapter)?)
     }
@@ -106,7 +108,7 @@ impl Hub {
 
     /// Describes a model, or the base model of an adapter, without downloading or reading weights.
     pub fn describe(&self, text: &str) -> Result<ModelDescription> {
-        let dir = self.find(text, false)?;
+        let dir = self.find(text.as_ref(), false)?;
         if NativeAdapter::is_in(&dir) && !dir.join("config.json").exists() {
             let base = NativeAdapter::base_of(&dir)?.unwrap_or_default();
             let local = dir.join(&base);
@@ -125,7 +127,7 @@ impl Hub {
         if text.is_empty() {
             return Ok(None);
         }
-        let dir = self.find(text, false)?;
+        let dir = self.find(text.as_ref(), false)?;
         let adapter_only = NativeAdapter::is_in(&dir) && !dir.join("config.json").exists();
         if !adapter_only {
             return Ok(None);
@@ -135,15 +137,16 @@ impl Hub {
     }
 
     /// The folder of a model or adapter: a local path, a checkpoint of a run, or a download of `org/name` or `org/name@revision`.
-    pub fn folder(&self, text: &str) -> Result<PathBuf> {
-        self.find(text, true)
+    pub fn folder(&self, text: impl AsRef<OsStr>) -> Result<PathBuf> {
+        self.find(text.as_ref(), true)
     }
 
     /// The folder of a model or adapter, with or without its weights.
-    fn find(&self, text: &str, weights: bool) -> Result<PathBuf> {
+    fn find(&self, text: &OsStr, weights: bool) -> Result<PathBuf> {
         if let Some(dir) = local(text)? {
             return Ok(dir);
         }
+        let text = &*text.to_string_lossy();
         let Some(name) = HubName::parse(text) else {
             return Err(Error::invalid(text, "no such folder, and not a Hub name of the form org/name").into());
         };
@@ -191,14 +194,14 @@ impl Hub {
 }
 
 /// The path that a text names: a checkpoint of a run, or any existing path.
-fn local(text: &str) -> Result<Option<PathBuf>> {
+fn local(text: &OsStr) -> Result<Option<PathBuf>> {
     let address = ModelAddress::resolve(text)?;
     Ok(address.map(|a| a.model).or_else(|| Some(PathBuf::from(text)).filter(|path| path.exists())))
 }
 
 /// Sets the base-model name that new adapters of a model record.
-fn with_source(model: NativeModel, text: &str) -> NativeModel {
-    if local(text).is_ok_and(|dir| dir.is_some()) { model } else { model.with_source(text) }
+fn with_source(model: NativeModel, text: &OsStr) -> NativeModel {
+    if local(text).is_ok_and(|dir| dir.is_some()) { model } else { model.with_source(text.to_string_lossy()) }
 }
 
 /// Whether a file belongs to a model or adapter. Excludes subfolders and all formats that can contain code.

@@ -198,7 +198,7 @@ fn a_model_is_downloaded_once_and_then_found_offline() {
     online.open("org/tiny").unwrap();
     let again = server.requests.lock().unwrap()[first.len()..].to_vec();
     assert_eq!(again, ["/api/models/org/tiny/revision/main"], "cached files are not downloaded again");
-    online.folder(&format!("org/tiny@{COMMIT}")).unwrap();
+    online.folder(format!("org/tiny@{COMMIT}")).unwrap();
 
     let adapted = online.open("org/adapter").unwrap();
     assert_eq!(adapted.adapter().unwrap().base(), Some("org/tiny"));
@@ -232,7 +232,7 @@ fn the_cache_of_other_clients_is_used() {
     let snapshot = repo.join("snapshots").join(COMMIT);
     model().save(&snapshot, WeightDtype::F32).unwrap();
     assert!(offline.folder("org/tiny").is_err(), "main is not known");
-    assert_eq!(offline.folder(&format!("org/tiny@{COMMIT}")).unwrap(), snapshot);
+    assert_eq!(offline.folder(format!("org/tiny@{COMMIT}")).unwrap(), snapshot);
     fs::create_dir_all(repo.join("refs")).unwrap();
     fs::write(repo.join("refs/main"), COMMIT).unwrap();
     assert_eq!(offline.folder("org/tiny").unwrap(), snapshot);

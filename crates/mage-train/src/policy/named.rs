@@ -13,6 +13,7 @@ use mage_core::{EpisodeConfig, prompt::PromptForm};
 use mage_engine::{ChatModel, SamplingParams, Thinking, WeightsName};
 use mage_env::{EnvInfo, EnvSpec, Hash, Population, ScriptedAgentFactory, ScriptedAgentQuery, Seed, Task};
 use std::{
+    ffi::OsStr,
     fs::{self, File},
     io::Read,
     path::Path,
@@ -106,14 +107,14 @@ impl NamedPolicy {
     /// must be the environment's, otherwise with full prompts. It thinks unless `thinking` says otherwise or its
     /// tokenizer has no thinking tags.
     pub fn folder(
-        name: &str,
+        name: &OsStr,
         env_info: &EnvInfo,
         params: SamplingParams,
         thinking: Option<Thinking>,
         options: SamplerOptions,
     ) -> Result<Self> {
         let dir = Hub::from_env(true).folder(name)?;
-        let policy = Self::native(name, &dir, None, params, thinking, options)?;
+        let policy = Self::native(&name.to_string_lossy(), &dir, None, params, thinking, options)?;
         if let PolicyKind::Model(model) = &policy.kind
             && let Some(word) = env_info.compact_words.iter().find_map(|words| model.codec.unknown_word(words))
         {
@@ -136,13 +137,14 @@ impl NamedPolicy {
         }
     }
 
-    /// The policy of a training run, with the prompt form of its training.
+    /// The policy of a training run, with the prompt form of its training. A damaged checkpoint is an error.
     pub fn of_run(
         address: &ModelAddress,
         recipe: &Recipe,
         decoding: DecodingConfig,
         options: SamplerOptions,
     ) -> Result<Self> {
+        address.verify()?;
         let DecodingConfig { params, thinking } = decoding;
         Self::native(&address.label, &address.model, Some(recipe.play.form), params, Some(thinking), options)
     }
@@ -158,7 +160,7 @@ impl NamedPolicy {
         params.check()?;
         let base = Hub::from_env(false).base(dir)?.map(|(_, folder)| folder);
         let id = format!("weights@{}", &weights_hash(dir, base.as_deref())?[..32]);
-        let (sampler, renderer) = engines::sampler(&dir.to_string_lossy(), options)?;
+        let (sampler, renderer) = engines::sampler(dir, options)?;
         let thinking = thinking.unwrap_or(match renderer.control().think_end {
             Some(_) => Thinking::On,
             None => Thinking::Off,

@@ -4,9 +4,12 @@
 //! `RUN` and `RUN@latest` are the last checkpoint, `RUN@250` is the checkpoint after 250 updates. A path that exists
 //! takes precedence over an address, so that folder names may contain `@`.
 
-use super::{RunDir, best, checkpoint_path, checkpoints, last_model, saved_updates};
+use super::{RunDir, best, checkpoint_path, checkpoints, last_model, saved_updates, verify};
 use crate::{Error, Result};
-use std::path::{Path, PathBuf};
+use std::{
+    ffi::OsStr,
+    path::{Path, PathBuf},
+};
 
 /// The model that an address names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,14 +23,16 @@ pub struct ModelAddress {
 }
 
 impl ModelAddress {
-    /// Resolves an address. `None` if the text names neither a run nor a local model folder, such as a Hub name.
-    pub fn resolve(text: &str) -> Result<Option<Self>> {
-        let path = Path::new(text);
-        if text.is_empty() {
+    /// Resolves an address. `None` if the text names neither a run nor a local model folder, such as a Hub name. A path
+    /// need not be UTF-8; a name after `@` is.
+    pub fn resolve(text: impl AsRef<OsStr>) -> Result<Option<Self>> {
+        let path = Path::new(text.as_ref());
+        if text.as_ref().is_empty() {
             return Ok(None);
         }
+        let label = path.display().to_string();
         let of_run = |run: &Path, model: PathBuf| {
-            Ok(Some(ModelAddress { run: Some(run.to_owned()), model, label: text.to_owned() }))
+            Ok(Some(ModelAddress { run: Some(run.to_owned()), model, label: label.clone() }))
         };
         if RunDir::is_run(path) {
             return of_run(path, last_model(path)?);
@@ -37,11 +42,20 @@ impl ModelAddress {
         }
         if path.exists() {
             let is_model = ["config.json", "adapter_config.json"].iter().any(|file| path.join(file).exists());
-            return Ok(is_model.then(|| ModelAddress { run: None, model: path.to_owned(), label: text.to_owned() }));
+            return Ok(is_model.then(|| ModelAddress { run: None, model: path.to_owned(), label: label.clone() }));
         }
-        match text.rsplit_once('@').map(|(run, name)| (Path::new(run), name)) {
+        let parts = path.to_str().and_then(|text| text.rsplit_once('@'));
+        match parts.map(|(run, name)| (Path::new(run), name)) {
             Some((run, name)) if RunDir::is_run(run) => of_run(run, checkpoint(run, name)?),
             _ => Ok(None),
+        }
+    }
+
+    /// Compares the files of a run's checkpoint with its manifest, so that damaged weights are not measured.
+    pub fn verify(&self) -> Result<()> {
+        match self.run {
+            Some(_) => verify(&self.model).map(drop),
+            None => Ok(()),
         }
     }
 }
@@ -151,13 +165,39 @@ mod tests {
         }
     }
 
+    #[cfg(unix)]
+    #[test]
+    fn paths_that_are_not_utf8_are_resolved() {
+        use std::os::unix::ffi::OsStrExt;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(OsStr::from_bytes(b"kuhn-\xff"));
+        run(&path, &[3]);
+        let address = ModelAddress::resolve(&path).unwrap().unwrap();
+        assert_eq!(address.model, path.join(checkpoint_path(3)));
+        assert!(address.label.ends_with("kuhn-\u{fffd}"), "{}", address.label);
+    }
+
+    #[test]
+    fn a_checkpoint_that_differs_from_its_manifest_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kuhn-1");
+        run(&path, &[3]);
+        let address = ModelAddress::resolve(&path).unwrap().unwrap();
+        address.verify().unwrap();
+        let file = address.model.join("progress.json");
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(&file, text.replace('3', "4")).unwrap();
+        let error = address.verify().unwrap_err().to_string();
+        assert!(error.contains("progress.json: the contents do not match the manifest"), "{error}");
+    }
+
     #[test]
     fn an_unknown_checkpoint_is_refused_with_the_available_ones() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("kuhn-1");
         run(&path, &[4, 12]);
         let error =
-            |suffix: &str| ModelAddress::resolve(&format!("{}{suffix}", path.display())).unwrap_err().to_string();
+            |suffix: &str| ModelAddress::resolve(format!("{}{suffix}", path.display())).unwrap_err().to_string();
         assert!(error("@5").ends_with("no checkpoint of update 5; available: 4, 12"), "{}", error("@5"));
         assert!(error("/checkpoints/000005").contains("available: 4, 12"));
         assert!(error("@2").ends_with("update 2 was pruned (checkpoint.keep); available: 4, 12"), "{}", error("@2"));

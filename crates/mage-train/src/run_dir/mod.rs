@@ -34,7 +34,8 @@ pub struct RunDir {
     metrics: AppendOnlyFile,
     tensorboard: AppendOnlyFile,
     timing: File,
-    log: File,
+    /// Created with its first line: an attempt that has nothing to do leaves no log.
+    log: Option<File>,
     attempt: u32,
 }
 
@@ -225,7 +226,7 @@ impl RunDir {
             metrics: AppendOnlyFile::open(path.join("metrics.jsonl"))?,
             tensorboard: AppendOnlyFile::open(path.join("tensorboard/events.out.tfevents.0000000000.mage"))?,
             timing: append("timing.jsonl")?,
-            log: append(&format!("logs/attempt-{attempt}.log"))?,
+            log: None,
             path: path.to_owned(),
             _lock: lock,
             attempt,
@@ -277,8 +278,14 @@ impl RunDir {
 
     /// Appends a line to the log of this attempt.
     pub fn log(&mut self, line: &str) {
+        let path = self.path.join(format!("logs/attempt-{}.log", self.attempt));
+        if self.log.is_none() {
+            self.log = OpenOptions::new().create(true).append(true).open(path).ok();
+        }
         // A failed log write must not stop the run.
-        let _ = writeln!(self.log, "{line}");
+        if let Some(log) = &mut self.log {
+            let _ = writeln!(log, "{line}");
+        }
     }
 
     /// Writes trajectories of an update with their training samples.
@@ -551,8 +558,8 @@ pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<()> {
     write_atomic(path, format!("{text}\n").as_bytes())
 }
 
-/// Writes a file atomically.
-fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
+/// Writes a file atomically: a failure leaves the previous file.
+pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut staging = path.as_os_str().to_owned();
     staging.push(".unfinished");
     let staging = PathBuf::from(staging);

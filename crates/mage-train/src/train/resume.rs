@@ -41,6 +41,21 @@ pub fn changed_since(run: &Path, recipe: &Recipe, population: &Population) -> Re
     Ok(changed)
 }
 
+/// What to do about changes: a longer run is the most frequent one.
+fn how_to_change(changed: &[(String, String, String)]) -> String {
+    let longer = |(key, old, new): &(String, String, String)| {
+        let counts = old.parse::<u64>().ok().zip(new.parse::<u64>().ok());
+        counts.filter(|(old, new)| key == "optim.updates" && new > old)
+    };
+    match changed.iter().find_map(longer) {
+        Some((old, new)) => format!(
+            "with --force, a finished run continues from {old} updates to {new}; schedules are stretched to \
+             {new} updates"
+        ),
+        None => "start a new run, or resume with --force".to_owned(),
+    }
+}
+
 /// Hash of a recipe and a population, without the keys that may differ on resume.
 pub fn recipe_hash(recipe: &Recipe, population: &Population) -> Hash {
     let mut keys = key_values(recipe);
@@ -87,10 +102,8 @@ impl Training {
         if !changed.is_empty() && !force {
             let list: Vec<String> =
                 changed.iter().map(|(key, old, new)| format!("  {key}: {old} in the run, {new} now")).collect();
-            let problem = format!(
-                "the recipe differs from that of the run:\n{}\nstart a new run, or resume with --force",
-                list.join("\n")
-            );
+            let list = list.join("\n");
+            let problem = format!("the recipe differs from that of the run:\n{list}\n{}", how_to_change(&changed));
             return Err(Error::Run { path: dir.to_owned(), problem });
         }
         let newest = run_dir.newest(|text| on_event(TrainEvent::Warning { text }))?;
@@ -169,7 +182,17 @@ fn finished(recipe: &Recipe, env: &TrainEnv, run_dir: &RunDir, newest: &TrainPro
 
 #[cfg(test)]
 mod tests {
-    use super::device_change;
+    use super::{device_change, how_to_change};
+
+    #[test]
+    fn a_longer_run_is_told_how_it_continues() {
+        let change = |key: &str, old: &str, new: &str| (key.to_owned(), old.to_owned(), new.to_owned());
+        let text = how_to_change(&[change("optim.updates", "40", "60")]);
+        assert!(text.contains("continues from 40 updates to 60") && text.contains("--force"), "{text}");
+        for other in [change("optim.updates", "60", "40"), change("optim.epochs", "1", "2")] {
+            assert_eq!(how_to_change(&[other]), "start a new run, or resume with --force");
+        }
+    }
 
     #[test]
     fn changing_between_gpu_and_cpu_raises_a_warning() {

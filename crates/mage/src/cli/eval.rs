@@ -1,6 +1,6 @@
 //! Arguments of `mage eval`, `mage sweep` and `mage report`.
 
-use super::{TaskSelection, count, seconds, threads};
+use super::{TaskSelection, count, seconds, threads, whole_number};
 use crate::output::write_stderr;
 use clap::{Args, builder::RangedU64ValueParser};
 use mage_native::Device;
@@ -8,27 +8,33 @@ use mage_train::{
     engines::SamplerOptions,
     limits::{MAX_SEEDS, MAX_TASKS},
 };
-use std::path::PathBuf;
+use std::{ffi::OsString, path::PathBuf};
 
 /// Examples and method list of `mage eval --help`.
 const EVAL_HELP: &str = "Examples:
-  mage eval bayes --tasks 20000                     a scripted agent
+  mage eval bayes --tasks 20000             a scripted agent
   mage eval bayes --memory none --tasks 20000
-  mage eval runs/kuhn-1                             a trained policy: repeats the final evaluation of its training
-  mage eval runs/kuhn-1@best runs/kuhn-1 bayes      its best checkpoint, its last, and a scripted agent
-  mage eval --preset sokoban-3 --tasks 128 --episodes 10 --early-stop \\
-            --endpoint http://127.0.0.1:8000 --model Qwen3-4B --method react,reflexion,a-mem,memento \\
-            --trajectories sokoban.jsonl --summary sokoban.json
-  mage eval runs/kuhn-1 --population strangers.toml --split out-of-domain
+  mage eval runs/kuhn-1                     repeats the final evaluation of a run
+  mage eval runs/kuhn-1@best runs/kuhn-1    its best checkpoint and its last
+  mage eval runs/kuhn-1 --population mine.toml --split out-of-domain
+  mage eval --endpoint http://127.0.0.1:8000 --model Qwen3-4B \\
+    --preset sokoban-3 --tasks 128 --episodes 10 --early-stop \\
+    --method react,reflexion,a-mem,memento \\
+    --trajectories sokoban.jsonl --summary sokoban.json
 
-Environment, population, split, tasks, episodes and seed are those of the first run among the policies, unless --env or
+Environment, population, split, tasks, episodes and seed are those of the first run among the policies, unless --env or \
 --preset selects others; every flag overrides its own value.
 
-Methods: react (no memory across episodes), cot (step-by-step reasoning, no memory), reflexion (a reflection after each
-episode), a-mem (linked and evolving memory items), memento (case-based planning). All policies and methods are evaluated
+Methods: react (no memory across episodes), cot (step-by-step reasoning, no memory), reflexion (a reflection after each \
+episode), a-mem (linked and evolving memory items), memento (case-based planning). All policies and methods are evaluated \
 on the same task set, and each is compared with the first.
 
-The API key of an endpoint is read from an environment variable (--key-env) and never stored.";
+Scores are exact (expectations over moves and deals) where the game and the sampling parameters allow it, otherwise \
+sampled; the tables state which. The gap closed is the position of a score between the memoryless (0 %) and the \
+Bayes-adaptive optimum (100 %); it is absent where the gap is smaller than the uncertainty of the score.
+
+The API key of an endpoint is read from an environment variable (--key-env) and never stored. With --json, there is one \
+line per policy and one per comparison.";
 
 #[derive(Clone, Debug, Args)]
 #[command(after_help = EVAL_HELP)]
@@ -36,7 +42,7 @@ pub(crate) struct EvalArgs {
     /// Policies: random, a scripted agent (`mage env show` lists them), a run (RUN is the last checkpoint, RUN@best the best
     /// one, RUN@250 or RUN/checkpoints/000250 that of update 250), or a model (a directory, or org/name[@revision] on the Hub)
     #[arg(value_name = "POLICY")]
-    pub(crate) policies: Vec<String>,
+    pub(crate) policies: Vec<OsString>,
     /// Environment [default: that of the first run among the policies, otherwise kuhn]
     #[arg(long)]
     pub(crate) env: Option<String>,
@@ -67,7 +73,7 @@ pub(crate) struct EvalArgs {
     #[arg(long, value_enum)]
     pub(crate) memory: Option<MemoryArg>,
     /// Number of tasks in the task set [default: as in the final evaluation of the run, otherwise 2000]
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=MAX_TASKS as u64))]
+    #[arg(long, value_parser = whole_number::<u64>(1..=MAX_TASKS as u64))]
     pub(crate) tasks: Option<u64>,
     /// Stop a task after its first win, as in the paper's Pass@k
     #[arg(long)]
@@ -77,7 +83,7 @@ pub(crate) struct EvalArgs {
     pub(crate) seed: Option<u64>,
     /// Number of sampling seeds on the same task set: SEED, SEED + 1, … Intervals are over tasks [default: 1 for a run,
     /// otherwise 3]
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=MAX_SEEDS as u64))]
+    #[arg(long, value_parser = whole_number::<u64>(1..=MAX_SEEDS as u64))]
     pub(crate) seeds: Option<u64>,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
@@ -125,9 +131,9 @@ pub(crate) struct EndpointArgs {
     /// Model name at the endpoint
     #[arg(long, value_name = "NAME", requires = "endpoint")]
     pub(crate) model: Option<String>,
-    /// Environment variable with the API key, if required
-    #[arg(long, value_name = "VARIABLE", default_value = "MAGE_API_KEY")]
-    pub(crate) key_env: String,
+    /// Environment variable with the API key, if required [default: MAGE_API_KEY]
+    #[arg(long, value_name = "VARIABLE")]
+    pub(crate) key_env: Option<String>,
     /// Concurrent meta-episodes
     #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = count(1 << 20))]
     pub(crate) max_in_flight: usize,
@@ -191,11 +197,12 @@ pub(crate) enum MemoryArg {
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  mage sweep list                          list presets\
-    \n  mage sweep table1 --dry-run               list the cells and estimate the time\
+    \n  mage sweep table1 --dry-run               list the cells, estimate the time\
     \n  mage sweep table1 && mage report sweeps/table1\
-    \n  mage sweep paper/table1 --endpoint http://127.0.0.1:8000 --model Qwen3-4B\
-    \n  mage sweep mine.toml --out sweeps/mine\
-    \n  mage sweep table1 --set tasks=16 --set seeds=[0] --set optim.updates=20   a smaller table\n\n\
+     \n  mage sweep paper/table1 --endpoint http://127.0.0.1:8000 \\\
+     \n    --model Qwen3-4B\
+     \n  mage sweep my-sweep.toml --out sweeps/mine\
+     \n  mage sweep table1 --set tasks=16 --set seeds=[0]\n\n\
     A sweep is a TOML file; `mage sweep show table1` prints an example. Each cell is a training run or an evaluation with its \
     own directory; finished cells are not repeated. Ctrl-C stops after the current step, a second Ctrl-C immediately; the same \
     command resumes. Cells that prompt a model require --endpoint.")]

@@ -1,16 +1,18 @@
 //! Command-line arguments: one `…Args` struct per command, parsed by clap. Doc comments are the `--help` text.
 
+pub(crate) mod complete;
 mod eval;
 mod model;
 mod runs;
+pub(crate) mod suggest;
 
 pub(crate) use eval::*;
 pub(crate) use model::*;
 pub(crate) use runs::*;
 
-use clap::{Args, Parser, Subcommand, builder::RangedU64ValueParser};
+use clap::{ArgAction, Args, Command as ClapCommand, CommandFactory, FromArgMatches, Parser, Subcommand};
 use mage_native::{Device, EngineOptions};
-use std::path::PathBuf;
+use std::{ffi::OsString, ops::RangeInclusive, path::PathBuf};
 
 /// Train language-model agents that adapt within a context window.
 ///
@@ -20,17 +22,40 @@ use std::path::PathBuf;
 #[command(name = "mage", version, propagate_version = true, arg_required_else_help = true)]
 #[command(
     after_help = "Exit codes: 0 success, 1 failure, 2 invalid arguments or input file, 130 interrupted (Ctrl-C).\n\
+                        With --json, an error is one line on stderr: {\"error\": \"…\", \"code\": 2}.\n\
                         Colours are off when NO_COLOR is set or the output is not a terminal."
 )]
 pub(crate) struct Cli {
-    /// Print JSON lines instead of text
+    /// Print JSON lines instead of text; errors are JSON on stderr
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// Print results only, without progress or hints
+    /// Print results and warnings only, without progress or hints
     #[arg(long, short, global = true)]
     pub(crate) quiet: bool,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// The command with all arguments.
+pub(crate) fn command() -> ClapCommand {
+    accept_negative_numbers(Cli::command())
+}
+
+/// A negative number after an option is its value, so that the error states the bounds.
+fn accept_negative_numbers(command: ClapCommand) -> ClapCommand {
+    let takes_value = |action: &ArgAction| matches!(action, ArgAction::Set | ArgAction::Append);
+    let command = command.mut_args(|arg| match !arg.is_positional() && takes_value(arg.get_action()) {
+        true => arg.allow_negative_numbers(true),
+        false => arg,
+    });
+    command.mut_subcommands(accept_negative_numbers)
+}
+
+/// Parses a command line.
+pub(crate) fn parse(args: &[OsString]) -> clap::error::Result<Cli> {
+    let mut command = command();
+    let mut matches = command.try_get_matches_from_mut(args)?;
+    Cli::from_arg_matches_mut(&mut matches).map_err(|e| e.format(&mut command))
 }
 
 #[derive(Debug, Subcommand)]
@@ -61,13 +86,19 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// Generate launch scripts for trainer and inference servers (local, Ray, Slurm, Kubernetes)
     Launch(LaunchArgs),
-    /// Print a shell completion script
-    #[command(after_help = "Example: mage completions bash > ~/.local/share/bash-completion/completions/mage")]
+    /// Print a script that enables completion in a shell: of commands, recipes and their keys, environments, runs
+    #[command(after_help = "Examples:\n  echo 'source <(mage completions bash)' >> ~/.bashrc\n  echo 'source <(mage \
+                            completions zsh)' >> ~/.zshrc\n  mage completions fish > \
+                            ~/.config/fish/completions/mage.fish\n\nThe shell asks `mage` itself for names, so the \
+                            command must be on the PATH.")]
     Completions(CompletionsArgs),
+    /// Write manual pages, one per command
+    #[command(after_help = "Example:\n  mage man ~/.local/share/man/man1")]
+    Man(ManArgs),
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Example: mage doctor --engine kuhn.toml skyrl.toml --set model.path=models/kuhn")]
+#[command(after_help = "Example:\n  mage doctor --engine kuhn.toml skyrl.toml --set model.path=models/kuhn")]
 pub(crate) struct DoctorArgs {
     /// Check the servers that these recipes name: reachability, protocol, tokenizer, weights and weight sync. Does not
     /// train
@@ -76,13 +107,15 @@ pub(crate) struct DoctorArgs {
     /// Override one recipe key
     #[arg(long, value_name = "KEY=VALUE", requires = "engine")]
     pub(crate) set: Vec<String>,
+    /// Timeout of a vLLM server's first completion, in seconds: a server that was just started compiles first
+    #[arg(long, value_name = "SECONDS", default_value_t = 120.0, value_parser = seconds, requires = "engine")]
+    pub(crate) cold_start: f64,
 }
 
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Only files are written; nothing is started. Review and run them; see docs/scale.md.\n\nExample: mage \
-                        launch slurm --model Qwen/Qwen3-4B --backend fsdp --gpus 8 --samplers 4 --dry-run"
-)]
+#[command(after_help = "Only files are written; nothing is started. Review and run them; see docs/scale.md.\n\n\
+                        Example:\n  mage launch slurm --model Qwen/Qwen3-4B --backend fsdp --gpus 8 \\\n    \
+                        --samplers 4 --dry-run")]
 pub(crate) struct LaunchArgs {
     /// Where the servers will run
     #[arg(value_enum)]
@@ -171,10 +204,11 @@ impl RecipeOverrides {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Recipes and methods are merged left to right; later ones override earlier ones:\n\
+#[command(after_help = "Recipes and methods are merged left to right; later ones override earlier ones.\n\n\
+    Examples:\
     \n  mage train                              Kuhn poker with MAGE, minutes on two cores\
     \n  mage train kuhn lamer --seed 3          Kuhn poker with LaMer's credit assignment\
-    \n  mage train tictactoe-blind              opponents that the agent must identify\
+    \n  mage train tictactoe-blind              opponents that it must identify\
     \n  mage train my.toml --set optim.updates=50\
     \n  mage train --resume runs/kuhn-1         continue an interrupted run\n\n\
     Ctrl-C stops after the current update and saves a checkpoint; a second Ctrl-C stops immediately. Both can be resumed.")]
@@ -202,8 +236,10 @@ pub(crate) struct TrainArgs {
 #[command(
     after_help = "`mage train` warm-starts new models automatically. Transcripts have one JSON object per line:\n\
     \n  {\"messages\": [{\"role\": \"user\", \"content\": \"…\"}, {\"role\": \"assistant\", \"content\": \"…\"}]}\n\
+    \nExamples:\
     \n  mage warmstart kuhn --out models/kuhn\
-    \n  mage warmstart paper/kuhn --set model.path=Qwen3-4B --transcripts mine.jsonl --out models/mine\
+    \n  mage warmstart paper/kuhn --set model.path=Qwen3-4B \\\
+    \n    --transcripts mine.jsonl --out models/mine\
     \n  mage train kuhn --set model.path=models/kuhn"
 )]
 pub(crate) struct WarmstartArgs {
@@ -316,8 +352,8 @@ impl TaskSelection {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Type an action or an unambiguous prefix; arrow keys work for moves up, down, left and right; ? shows \
-                        the rules, q quits."
+    after_help = "Type an action or an unambiguous prefix; for moves up, down, left and right also arrow keys or first \
+                        letters (`ddr`); ? shows the rules, q quits."
 )]
 pub(crate) struct PlayArgs {
     /// Environment [default: kuhn; with --against RUN that of the run]
@@ -390,7 +426,7 @@ pub(crate) struct EnvConformArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Example: mage env generate alfworld --data ~/alfworld --out games --count 20 --seed 1")]
+#[command(after_help = "Example:\n  mage env generate alfworld --data ~/alfworld --out games --count 20")]
 pub(crate) struct EnvGenerateArgs {
     /// Environment
     pub(crate) env: String,
@@ -401,7 +437,7 @@ pub(crate) struct EnvGenerateArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
     /// Number of tasks
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(long, default_value_t = 1, value_parser = whole_number::<u64>(1..=1_000_000))]
     pub(crate) count: u64,
     /// Random seed of the tasks
     #[arg(long, default_value_t = 0)]
@@ -417,6 +453,13 @@ pub(crate) struct CompletionsArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct ManArgs {
+    /// Output directory
+    #[arg(value_name = "DIR", default_value = "man")]
+    pub(crate) out: PathBuf,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
     #[command(subcommand)]
     pub(crate) command: BenchCommand,
@@ -425,7 +468,7 @@ pub(crate) struct BenchArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
     /// Sample from random prompts and report throughput, KV-cache use and latency
-    #[command(after_help = "Example: mage bench sampler my-model --requests 10000 --prefix-tokens 100")]
+    #[command(after_help = "Example:\n  mage bench sampler my-model --requests 10000 --prefix-tokens 100")]
     Sampler(BenchSamplerArgs),
 }
 
@@ -469,6 +512,14 @@ pub(crate) struct BenchSamplerArgs {
     pub(crate) seed: u64,
 }
 
+/// A parser of whole numbers within bounds.
+fn whole_number<T: TryFrom<u64>>(bounds: RangeInclusive<u64>) -> impl Fn(&str) -> Result<T, String> + Clone {
+    move |text| {
+        let number = text.parse().ok().filter(|n| bounds.contains(n)).and_then(|n| T::try_from(n).ok());
+        number.ok_or_else(|| format!("expected a whole number from {} to {}", bounds.start(), bounds.end()))
+    }
+}
+
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(x) if x > 0.0 && x <= 1e9 => Ok(x),
@@ -487,6 +538,6 @@ fn threads(text: &str) -> Result<usize, String> {
 }
 
 /// A count from 1 to `max`.
-fn count(max: u64) -> RangedU64ValueParser<usize> {
-    RangedU64ValueParser::new().range(1..=max)
+fn count(max: u64) -> impl Fn(&str) -> Result<usize, String> + Clone {
+    whole_number(1..=max)
 }

@@ -1,6 +1,7 @@
 //! Arguments of `mage model`.
 
 use super::*;
+use std::ffi::OsString;
 
 #[derive(Debug, Args)]
 pub(crate) struct ModelArgs {
@@ -35,18 +36,19 @@ pub(crate) enum ModelCommand {
     /// Compute log-probabilities of given tokens
     #[command(
         after_help = "Each line of FILE is a JSON list of token ids, such as [5, 17, 3]. Each line of the output has the \
-                            log-probability of every token but the first; with --json also the entropies.\n\nExample: \
-                            mage model score my-model --tokens sequences.jsonl"
+                            log-probability of every token but the first; with --json also the entropies.\n\n\
+                            Example:\n  mage model score my-model --tokens sequences.jsonl"
     )]
     Score(ModelScoreArgs),
     /// Generate text, streamed to stdout
     #[command(after_help = "Examples:\n  mage model generate my-model --chat \"PASS or BET?\"\n  \
                             mage model generate my-model --prompt \"Once\" --temperature 0 --max-tokens 20\n  \
-                            mage model generate Qwen/Qwen3-0.6B --adapter old=runs/a --adapter new=runs/b --chat Hi\n\n\
+                            mage model generate Qwen/Qwen3-0.6B --chat Hi \\\n    \
+                            --adapter old=runs/a --adapter new=runs/b\n\n\
                             The same seed gives the same text. Ctrl-C stops generation with exit code 130.")]
     Generate(ModelGenerateArgs),
     /// Merge a LoRA adapter into the weights of its base model
-    #[command(after_help = "Example: mage model merge Qwen/Qwen3-0.6B my-adapter my-model --dtype bf16")]
+    #[command(after_help = "Example:\n  mage model merge Qwen/Qwen3-0.6B my-adapter my-model --dtype bf16")]
     Merge(ModelMergeArgs),
 }
 
@@ -104,7 +106,7 @@ pub(crate) struct ModelInfoArgs {
     /// Model directory, checkpoint of a run (RUN is its last, RUN@best, RUN@250), org/name[@revision] on the Hub, or a
     /// config.json
     #[arg(value_name = "MODEL|CONFIG")]
-    pub(crate) model: String,
+    pub(crate) model: OsString,
 }
 
 #[derive(Debug, Args)]

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
-    after_help = "Scores are those of the last episode of a meta-episode: of the last evaluation and of the best one. The gap is that \
-                  between the memoryless and the Bayes-adaptive optimum. The time is that of the updates. A run is running (a \
+    after_help = "Scores are those of the last episode of a meta-episode: of the last evaluation and of the best one. The gap is the \
+                  part of the gap between the memoryless and the Bayes-adaptive optimum that the last evaluation closes: \
+                  `below` if it is below the memoryless optimum, `-` if the gap is smaller than the uncertainty. The time is that of the updates. A run is running (a \
                   process trains it), finished, failed (the log has the error) or stopped (`mage train --resume RUN` continues \
                   it).\n\nExamples:\n  mage runs\n  mage runs sweeps/table1\n  mage runs diff runs/kuhn-1 runs/kuhn-2\n  \
                   mage eval runs/kuhn-1@best"

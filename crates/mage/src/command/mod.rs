@@ -1,11 +1,11 @@
 //! The commands, one module each.
 
 pub(crate) mod bench;
-pub(crate) mod completions;
 pub(crate) mod doctor;
 pub(crate) mod env;
 pub(crate) mod eval;
 pub(crate) mod launch;
+pub(crate) mod man;
 pub(crate) mod model;
 pub(crate) mod play;
 pub(crate) mod recipe;

@@ -3,12 +3,13 @@
 use crate::{
     cli::{RunsArgs, RunsCommand},
     output::Output,
-    table::{columns, duration, score, table},
+    table::{below_memoryless, columns, duration, score, table},
     text::shorten,
     usage,
 };
+use mage_core::{MeanEstimate, gap_closed};
 use mage_env::Hash;
-use mage_report::{TrainingRun, find_runs, read_run};
+use mage_report::{EvalPoint, TrainingRun, find_runs, read_run};
 use mage_train::{
     recipe::differences,
     run_dir::{RunDir, best, failure, is_running, last_episode_optima, update_seconds},
@@ -16,7 +17,7 @@ use mage_train::{
 use serde::Serialize;
 use std::{
     fs,
-    path::{Path, PathBuf},
+    path::Path,
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -58,7 +59,8 @@ impl RunState {
 /// A run, as printed with `--json`.
 #[derive(Serialize)]
 struct RunSummary {
-    run: PathBuf,
+    /// Path; characters that are not UTF-8 are replaced.
+    run: String,
     state: RunState,
     /// Why the run failed or cannot be read.
     error: Option<String>,
@@ -86,6 +88,8 @@ struct RunRow {
     best_update: Option<u64>,
     /// Fraction of the gap between memoryless and Bayes-adaptive optimum that the last evaluation closes.
     gap_closed: Option<f64>,
+    #[serde(skip)]
+    gap: Option<MeanEstimate>,
     /// Seconds spent on updates.
     seconds: f64,
     /// Damaged parts of the files, which were skipped.
@@ -107,7 +111,7 @@ impl RunSummary {
                 (state, error, Some(info))
             }
         };
-        RunSummary { run: run.to_owned(), state, error, modified: modified(run), info }
+        RunSummary { run: run.display().to_string(), state, error, modified: modified(run), info }
     }
 
     /// Cells of the table, in the order of [`HEADER`].
@@ -115,16 +119,16 @@ impl RunSummary {
         let info = self.info.as_ref()?;
         let [last, best, gap] = info.scores();
         Some(vec![
-            self.run.display().to_string(),
-            info.env.clone(),
-            info.method.clone(),
-            info.seed.to_string(),
+            self.run.clone(),
+            self.state.name().to_owned(),
             format!("{}/{}", info.updates, info.total_updates),
             last,
-            best,
             gap,
+            info.method.clone(),
+            info.env.clone(),
+            best,
+            info.seed.to_string(),
             duration(info.seconds),
-            self.state.name().to_owned(),
         ])
     }
 }
@@ -138,16 +142,16 @@ impl RunRow {
             notes.push(e.to_string());
             None
         });
-        let last_score = run.eval_curve.last().map(|point| point.score);
+        let last = run.eval_curve.last();
+        let last_score = last.map(|point| point.score);
         let optima = run.last_episode_ceiling.or_else(|| last_episode_optima(path));
+        let gap = optima.zip(last).and_then(|((low, high), point)| gap_closed(EvalPoint::estimate(point), low, high));
         // A result of fewer updates is that of the run before its recipe was extended.
         let finished = run.finished && run.updates >= run.total_updates;
         let info = RunRow {
             method: run.name(),
-            gap_closed: optima.and_then(|(low, high)| {
-                let gap = high - low;
-                last_score.filter(|_| gap > 1e-9).map(|score| (score - low) / gap)
-            }),
+            gap_closed: gap.and_then(|gap| gap.mean),
+            gap,
             env: run.env,
             seed: run.seed,
             updates: run.updates,
@@ -168,7 +172,10 @@ impl RunRow {
         [
             or_dash(self.last_score.map(score)),
             or_dash(self.best_score.map(score)),
-            or_dash(self.gap_closed.map(|gap| format!("{:.0} %", 100.0 * gap))),
+            or_dash(self.gap.map(|gap| match gap {
+                gap if below_memoryless(gap) => "below".to_owned(),
+                gap => format!("{:.0} %", 100.0 * gap.mean.unwrap_or(f64::NAN)),
+            })),
         ]
     }
 }
@@ -196,10 +203,10 @@ fn list(dir: &Path, out: &Output) -> anyhow::Result<()> {
     }
     for run in runs.iter().filter(|run| run.state == RunState::Unreadable) {
         let error: Vec<&str> = run.error.iter().flat_map(|e| e.lines()).map(str::trim).collect();
-        out.line(format!("{}: unreadable: {}", run.run.display(), error.join(" ")))?;
+        out.line(format!("{}: unreadable: {}", run.run, error.join(" ")))?;
     }
     for run in runs.iter().filter(|run| run.state == RunState::Failed) {
-        out.hint(format!("{} failed: {}", run.run.display(), run.error.as_deref().unwrap_or_default()));
+        out.hint(format!("{} failed: {}", run.run, run.error.as_deref().unwrap_or_default()));
     }
     runs.iter().filter_map(|run| run.info.as_ref()).flat_map(|info| &info.notes).for_each(|note| out.warn(note));
     if runs.is_empty() {
@@ -208,7 +215,8 @@ fn list(dir: &Path, out: &Output) -> anyhow::Result<()> {
     Ok(())
 }
 
-const HEADER: [&str; 10] = ["run", "env", "method", "seed", "updates", "last", "best", "gap", "time", "state"];
+/// The least important columns come last: a narrow terminal does not show them.
+const HEADER: [&str; 10] = ["run", "state", "updates", "last", "gap", "method", "env", "best", "seed", "time"];
 
 /// A recipe key in which two runs differ, as printed with `--json`.
 #[derive(Serialize)]
@@ -235,19 +243,19 @@ fn diff(a: &Path, b: &Path, out: &Output) -> anyhow::Result<()> {
     if out.json {
         return out.object(&serde_json::json!({ "a": runs[0], "b": runs[1], "differences": keys }));
     }
-    let name = |run: &Path| shorten(&run.display().to_string(), 30, true);
+    let name = |run: &str| shorten(run, 30, true);
+    let [name_a, name_b] = [&runs[0].run, &runs[1].run].map(|run| name(run));
+    let in_recipe = |header: &str| ["env", "method", "seed"].contains(&header);
     let rows = runs.iter().filter_map(|run| {
         let mut row = run.row()?;
         row[0] = name(&run.run);
-        // Environment, method and seed are keys of the recipe.
-        row.drain(1..4);
-        Some(row)
+        Some(row.into_iter().zip(HEADER).filter(|(_, h)| !in_recipe(h)).map(|(cell, _)| cell).collect())
     });
-    let header: Vec<&str> = HEADER.iter().enumerate().filter(|(i, _)| !(1..4).contains(i)).map(|(_, h)| *h).collect();
+    let header: Vec<&str> = HEADER.into_iter().filter(|h| !in_recipe(h)).collect();
     out.line(table(&header, rows))?;
     if keys.is_empty() {
         return out.line("\nthe recipes are equal");
     }
     let rows = keys.iter().map(|k| vec![k.key.clone(), shorten(&k.a, 30, false), k.b.clone()]);
-    out.line(format!("\n{}", columns(&["key", &name(a), &name(b)], rows)))
+    out.line(format!("\n{}", columns(&["key", &name_a, &name_b], rows)))
 }

@@ -414,7 +414,7 @@ impl SweepRunner<'_> {
                 }))?;
             }
             if let Err(e) = outcome {
-                bar.suspend(|| self.out.warn(format!("{}: {e:#}", cell.id)));
+                self.out.warn(format!("{}: {e:#}", cell.id));
                 failed.push(cell.id.clone());
             }
             let mut line = format!("[{}/{}] {} {state} after {}", n + 1, pending.len(), cell.id, duration(seconds));
@@ -422,7 +422,7 @@ impl SweepRunner<'_> {
                 let left = start.elapsed().as_secs_f64() * (total - done) / done.max(1e-9);
                 line += &format!("; about {} left", duration(left));
             }
-            bar.suspend(|| self.out.hint(line));
+            self.out.hint(line);
         }
         bar.finish_and_clear();
         if self.out.json {
@@ -450,7 +450,7 @@ impl SweepRunner<'_> {
     }
 
     fn bar(&self, total: f64) -> ProgressBar {
-        let style = ProgressStyle::with_template("[{bar:30}] {percent} %, {eta} left  {msg}")
+        let style = ProgressStyle::with_template("[{bar:30}] {percent} %, {eta} left  {wide_msg}")
             .expect("the template is valid")
             .progress_chars("=> ");
         self.out.progress(total.max(1.0) as u64, "").with_style(style)
@@ -527,7 +527,7 @@ impl SweepRunner<'_> {
             return Err(anyhow!("the command of an evaluation cell must be `mage eval`"));
         };
         if let Some(policy) = policy {
-            args.policies = vec![policy.display().to_string()];
+            args.policies = vec![policy.into()];
         }
         if cell.work == CellWork::Prompt {
             args.remote = self.args.remote.clone();

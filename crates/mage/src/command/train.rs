@@ -7,17 +7,17 @@ use crate::{
     interrupt::Interrupted,
     output::{BOLD, DIM, GOOD, Output, styled, write_stderr},
     progress::{TrainingProgress, estimate},
-    table::{duration, score, table},
+    table::{below_memoryless, duration, gap_share, grouped, score, table},
     task_selection::{print_warnings, read_population, usage_in},
     usage,
 };
 use anyhow::Context;
-use mage_core::MeanEstimate;
+use mage_core::{MeanEstimate, gap_closed};
 use mage_train::{
     ResourcePlan,
     eval::EvalResult,
     recipe::Recipe,
-    run_dir::{RunDir, checkpoint_path, last_model},
+    run_dir::{RunDir, checkpoint_path, last_model, update_seconds},
     train::{Resumed, TrainEnv, TrainOutcome, Training},
 };
 use std::{
@@ -39,7 +39,7 @@ pub(crate) fn run(app: &App, args: &TrainArgs, out: &Output) -> anyhow::Result<(
         return dry_run(args, &recipe, &env, out);
     }
     let started = Arc::new(AtomicBool::new(false));
-    let message = "stopping after the current step; press Ctrl-C again to stop immediately";
+    let message = "stopping after this update or evaluation; press Ctrl-C again to stop immediately";
     let stop = handle_ctrl_c(message, Arc::clone(&started))?;
     let mut progress = TrainingProgress::new(*out);
     let mut training = match &args.resume {
@@ -53,7 +53,12 @@ pub(crate) fn run(app: &App, args: &TrainArgs, out: &Output) -> anyhow::Result<(
         }
         None => {
             let dirs = args.out.clone().map_or_else(|| numbered_directories(&args.recipes), |dir| vec![dir]);
-            Box::new(out.engine_spinner(|| Training::create(recipe, env, dirs, Arc::clone(&stop)))?)
+            let created = out.engine_spinner(|| Training::create(recipe, env, dirs, Arc::clone(&stop)));
+            // A directory that exists is a mistake on the command line.
+            Box::new(created.map_err(|e| match e {
+                mage_train::Error::NotEmpty { .. } => usage(e),
+                e => e.into(),
+            })?)
         }
     };
     started.store(true, Ordering::Relaxed);
@@ -108,7 +113,7 @@ fn handle_ctrl_c(message: &'static str, started: Arc<AtomicBool>) -> anyhow::Res
     let stop = Arc::new(AtomicU8::new(0));
     let handler = Arc::clone(&stop);
     ctrlc::set_handler(move || match (handler.fetch_add(1, Ordering::Relaxed), started.load(Ordering::Relaxed)) {
-        (0, true) => eprintln!("\n{message}"),
+        (0, true) => write_stderr(message),
         _ => std::process::exit(130),
     })
     .context("cannot listen for Ctrl-C")?;
@@ -176,14 +181,14 @@ fn dry_run(args: &TrainArgs, recipe: &Recipe, env: &TrainEnv, out: &Output) -> a
         return out.object(&plan);
     }
     let unknown = || "unknown without a tokenizer and a list of legal actions".to_owned();
-    let about = |tokens: Option<u64>| tokens.map_or_else(unknown, |n| format!("about {n}"));
+    let about = |tokens: Option<u64>| tokens.map_or_else(unknown, |n| format!("about {}", grouped(n)));
     let device = plan.servers.clone().or_else(|| plan.gpu.clone()).unwrap_or_else(|| "cpu".to_owned());
-    let mut rows = vec![("device", device), ("parameters", plan.parameters.to_string())];
+    let mut rows = vec![("device", device), ("parameters", grouped(plan.parameters))];
     if plan.trainable_parameters != plan.parameters {
-        rows.push(("  trainable (adapter)", plan.trainable_parameters.to_string()));
+        rows.push(("  trainable (adapter)", grouped(plan.trainable_parameters)));
     }
     rows.extend([
-        ("episodes per update", plan.episodes.to_string()),
+        ("episodes per update", grouped(plan.episodes)),
         ("prompt tokens per update", about(plan.prompt_tokens)),
         ("completion tokens per update, at most", about(plan.response_tokens)),
     ]);
@@ -327,28 +332,25 @@ fn report(outcome: &TrainOutcome, dir: &Path, playable: bool, out: &Output) -> a
         ];
         out.line(format!("\n{}", table(&header, opponents.chain(seats))))?;
     }
-    if let (Some(c), Some(e)) = (&outcome.ceilings, after.score.get(last))
-        && let Some(mean) = e.mean
-    {
+    if let (Some(c), Some(e)) = (&outcome.ceilings, after.score.get(last)) {
         let (low, high) = (c.mean.memoryless[last], c.mean.sum.by_episode[last]);
-        let share = 100.0 * (mean - low) / (high - low);
-        if high - low > 1e-9 && share < 0.0 {
-            out.line(format!("\nbelow the memoryless optimum in episode {} ({})", last + 1, score(low)))?;
-        } else if high - low > 1e-9 {
-            let share_of = |score: f64| 100.0 * (score - low) / (high - low);
-            let interval =
-                e.interval.map_or_else(String::new, |i| format!(" [{:.0}, {:.0}]", share_of(i.low), share_of(i.high)));
-            out.line(format!(
-                "\n{}{interval} of the gap between memoryless and Bayes-adaptive optimum closed in episode {}",
-                styled(GOOD, format!("{share:.0} %")),
+        match gap_closed(*e, low, high) {
+            None => {}
+            Some(share) if below_memoryless(share) => {
+                out.line(format!("\nbelow the memoryless optimum in episode {} ({})", last + 1, score(low)))?;
+            }
+            Some(share) => out.line(format!(
+                "\n{} of the gap between memoryless and Bayes-adaptive optimum closed in episode {}",
+                styled(GOOD, gap_share(share)),
                 last + 1
-            ))?;
+            ))?,
         }
     }
     let mut closing = format!(
-        "\n{} updates in {}; metrics, trajectories and checkpoints: {}\nmodel: {}",
+        "\n{} update{} in {}; metrics, trajectories and checkpoints: {}\nmodel: {}",
         outcome.updates,
-        duration(outcome.seconds),
+        if outcome.updates == 1 { "" } else { "s" },
+        duration(update_seconds(dir)),
         dir.display(),
         last_model(dir)?.display()
     );
@@ -357,8 +359,11 @@ fn report(outcome: &TrainOutcome, dir: &Path, playable: bool, out: &Output) -> a
         closing += &format!("\nbest model: {}, score {} after {update} updates", path.display(), score(best));
     }
     out.line(styled(DIM, closing))?;
-    if playable {
-        out.line(format!("play against it: {}", styled(BOLD, format!("mage play --against {}", shell_quote(dir)))))?;
-    }
+    let run = shell_quote(dir);
+    let mut next = vec![("evaluate it", format!("mage eval {run}"))];
+    next.extend(playable.then(|| ("play against it", format!("mage play --against {run}"))));
+    next.push(("report", format!("mage report {run}")));
+    next.push(("metrics", format!("tensorboard --logdir {run}")));
+    next.into_iter().for_each(|(what, command)| out.hint(format!("{what}: {}", styled(BOLD, command))));
     Ok(())
 }

@@ -43,5 +43,6 @@ pub(crate) fn run(app: &App, args: &WarmstartArgs, out: &Output) -> anyhow::Resu
     out.line(format!("model: {model}"))?;
     let recipes = args.recipes.join(" ");
     let model = shell_quote(&args.out);
-    out.line(format!("train it with: {}", styled(BOLD, format!("mage train {recipes} --set model.path={model}"))))
+    out.hint(format!("train it with: {}", styled(BOLD, format!("mage train {recipes} --set model.path={model}"))));
+    Ok(())
 }

@@ -118,9 +118,11 @@ pub fn opponent_kinds() -> OpponentKinds<Kuhn> {
         kinds.add(kind, description, make);
     };
     cfr("cfr_sampled", "samples the CFR average policy after `iterations` (default 1000)", |table| table);
-    cfr("cfr_argmax", "plays the likeliest action of that policy, as in the paper; exploitable", |table| {
-        table.argmax()
-    });
+    cfr(
+        "cfr_argmax",
+        "plays the most likely action of the CFR average policy, as in the paper; exploitable",
+        |table| table.argmax(),
+    );
     kinds
 }
 

@@ -44,7 +44,7 @@ pub(super) fn run(app: &App, args: &DoctorArgs, out: &Output) -> anyhow::Result<
     }
     check_addresses(&recipe)?;
     let mut checks = Checks::new(out);
-    check_engines(app, &recipe, &mut checks)?;
+    check_engines(app, &recipe, Duration::from_secs_f64(args.cold_start), &mut checks)?;
     match checks.finish()? {
         (0, _) => Ok(()),
         (failed, all) => bail!("{failed} of {all} checks failed"),
@@ -60,7 +60,7 @@ fn limited(run: Timeouts) -> Timeouts {
     }
 }
 
-fn check_engines(app: &App, recipe: &Recipe, checks: &mut Checks<'_>) -> anyhow::Result<()> {
+fn check_engines(app: &App, recipe: &Recipe, cold_start: Duration, checks: &mut Checks<'_>) -> anyhow::Result<()> {
     let unsupported = unsupported_features(recipe);
     let supported = if unsupported.is_empty() { Ok("all features".to_owned()) } else { Err(unsupported.join("; ")) };
     checks.record("backend supports the recipe", supported)?;
@@ -115,7 +115,7 @@ fn check_engines(app: &App, recipe: &Recipe, checks: &mut Checks<'_>) -> anyhow:
         Some(renderer) => text(train_env(app, recipe).and_then(|s| Ok(longest_sequence(recipe, &s, renderer)?))),
         None => Err(format!("{} has no tokenizer.json", recipe.model.path)),
     };
-    let requirements = VllmRequirements { recipe, model: &model, trained: fingerprint.as_ref(), longest };
+    let requirements = VllmRequirements { recipe, model: &model, trained: fingerprint.as_ref(), longest, cold_start };
     let mut serving = 0;
     for (address, served) in block_on_pool(pool.served_models())? {
         serving += usize::from(requirements.check(&pool, &address, text(served), checks)?);

@@ -4,10 +4,15 @@ use super::{
     checks::{Checks, text},
     engine::{block_on_pool, match_within},
 };
+use crate::table::duration;
 use mage_engine::Renderer;
 use mage_native::ModelDescription;
 use mage_remote::{Fingerprint, ServedModel, VllmPool};
 use mage_train::recipe::Recipe;
+use std::time::Duration;
+
+/// A first completion that takes longer is slow.
+const SLOW: Duration = Duration::from_secs(2);
 
 /// Texts on which tokenizers differ: white space, line breaks, digits, punctuation, multi-byte characters.
 const TEXTS: [&str; 5] = [
@@ -26,6 +31,8 @@ pub(super) struct VllmRequirements<'w> {
     pub(super) trained: Option<&'w Result<Fingerprint, String>>,
     /// Maximum tokens of a prompt with its completion, if known.
     pub(super) longest: Result<Option<usize>, String>,
+    /// How long the first completion may take.
+    pub(super) cold_start: Duration,
 }
 
 impl VllmRequirements<'_> {
@@ -50,6 +57,7 @@ impl VllmRequirements<'_> {
         checks.record(format!("{address} serves the model"), serves)?;
         let Ok((_, context)) = found else { return Ok(false) };
         self.check_context(address, context, checks)?;
+        self.check_completion(pool, address, checks)?;
         let name = format!("{address} has the trainer's base weights");
         match self.trained {
             Some(Ok(trained)) => {
@@ -64,6 +72,19 @@ impl VllmRequirements<'_> {
             checks.record(format!("{address} has the local tokenizer"), compare_tokenizers(renderer, remote))?;
         }
         Ok(true)
+    }
+
+    /// Whether the server completes a prompt. A server that was just started is slow, not broken.
+    fn check_completion(&self, pool: &VllmPool, address: &str, checks: &mut Checks<'_>) -> anyhow::Result<()> {
+        let took = text(block_on_pool(pool.first_completion(address, self.cold_start))?);
+        let detail = took.map(|took| match duration(took.as_secs_f64()) {
+            took_text if took >= SLOW => {
+                format!("after {took_text}, slow: the server was still compiling or is overloaded")
+            }
+            _ => format!("after {:.2} s", took.as_secs_f64()),
+        });
+        checks.record(format!("{address} completes a prompt"), detail)?;
+        Ok(())
     }
 
     /// Whether the longest sequence fits the server's context.

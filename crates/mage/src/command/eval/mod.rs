@@ -10,12 +10,12 @@ mod request_stats;
 mod setup;
 
 pub(crate) use ceilings::CeilingCache;
-pub(crate) use preset::check_preset;
+pub(crate) use preset::{check_preset, preset_names};
 pub(crate) use report::sampling_line;
 
 use super::train::stop_on_ctrl_c;
-use crate::{App, cli::EvalArgs, interrupt::Interrupted, output::Output, usage};
-use anyhow::{Context, anyhow};
+use crate::{App, cli::EvalArgs, interrupt::Interrupted, output::Output, output::write_file, usage};
+use anyhow::anyhow;
 use comparison::PolicyComparison;
 use mage_core::{MetaEpisodeResult, Trajectory};
 use mage_env::{Hash, solvers::OracleReport};
@@ -31,7 +31,6 @@ use serde::Serialize;
 use setup::EvalSetup;
 use std::{
     collections::{BTreeMap, HashMap},
-    fs,
     path::Path,
     sync::{Arc, atomic::AtomicU8},
 };
@@ -81,7 +80,7 @@ pub(crate) fn run_until(
     cache: &CeilingCache,
 ) -> anyhow::Result<()> {
     if args.preset.as_deref() == Some("list") {
-        return out.line(preset::list());
+        return preset::list(out);
     }
     let mut args = args.clone();
     preset::apply(&mut args)?;
@@ -98,7 +97,7 @@ pub(crate) fn run_until(
     let prices = prices(&args.remote)?;
     let setup = EvalSetup::new(app, args, stop, out)?;
     let runtime = BackgroundRuntime(Some(runtime(0)?));
-    let all = out.engine_spinner(|| policies(args, &setup, &runtime.handle()))?;
+    let all = out.engine_spinner(|| policies(args, &setup, &runtime.handle(), out))?;
     let mut results = Vec::new();
     for policy in &all {
         results.push(evaluate(policy, &runtime.handle(), args.trajectories.as_deref(), out)?);
@@ -167,12 +166,12 @@ pub(crate) fn run_until(
             comparisons: &comparisons,
         };
         let text = serde_json::to_string_pretty(&summary)? + "\n";
-        fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        write_file(path, text.as_bytes())?;
         out.hint(format!("summary: {}", path.display()));
     }
     if let (Some(path), Some(format)) = (&args.plot, plot_format) {
         let bytes = format.encode(report::plot(&reports, args.early_stop))?;
-        fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
+        write_file(path, &bytes)?;
         out.hint(format!("plot: {}", path.display()));
     }
     failure_error(&results, args.trajectories.is_some()).map_or(Ok(()), Err)

@@ -3,6 +3,7 @@
 use super::setup::EvalSetup;
 use crate::{
     cli::{EndpointArgs, EvalArgs, MemoryArg, SamplingArgs, Switch},
+    output::Output,
     usage,
 };
 use anyhow::Context;
@@ -16,7 +17,7 @@ use mage_train::{
     run_dir::{ModelAddress, RunDir},
     train::eval_seed,
 };
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{ffi::OsStr, path::Path, sync::Arc, time::Duration};
 use tokio::runtime::Handle;
 
 /// One policy with one prompt method and all seeds.
@@ -62,14 +63,19 @@ struct EmbeddingSource {
 }
 
 /// All policies of the command line. Embedding requests run on `runtime`.
-pub(super) fn policies(args: &EvalArgs, setup: &EvalSetup, runtime: &Handle) -> anyhow::Result<Vec<EvalPolicy>> {
+pub(super) fn policies(
+    args: &EvalArgs,
+    setup: &EvalSetup,
+    runtime: &Handle,
+    out: &Output,
+) -> anyhow::Result<Vec<EvalPolicy>> {
     let methods: Vec<PromptMethod> = match args.memory {
         Some(MemoryArg::None) => vec![PromptMethod::React],
         Some(MemoryArg::Reflection) => vec![PromptMethod::Reflexion],
         None => args.method.iter().map(|m| PromptMethod::named(m)).collect::<Result<_, _>>().map_err(usage)?,
     };
     let scope = if args.shared_memory { MemoryScope::Shared } else { MemoryScope::MetaEpisode };
-    let embeddings = embeddings(&args.remote, runtime)?;
+    let embeddings = embeddings(&args.remote, runtime, out)?;
     // Invalid sampling options are errors even if only scripted agents are evaluated.
     sampling(&args.sampling, paper_sampling()).check().map_err(usage)?;
     let mut sources = Vec::new();
@@ -77,7 +83,7 @@ pub(super) fn policies(args: &EvalArgs, setup: &EvalSetup, runtime: &Handle) -> 
         sources.push(source(args, setup, policy)?);
     }
     if let (Some(url), Some(model)) = (&args.remote.endpoint, &args.remote.model) {
-        sources.push(remote(args, setup, url, model)?);
+        sources.push(remote(args, setup, url, model, out)?);
     }
     let several = methods.len() > 1;
     let mut all = Vec::new();
@@ -147,8 +153,9 @@ fn policy(
 }
 
 /// A policy named on the command line.
-fn source(args: &EvalArgs, setup: &EvalSetup, name: &str) -> anyhow::Result<PolicySource> {
-    let address = ModelAddress::resolve(name).map_err(usage)?;
+fn source(args: &EvalArgs, setup: &EvalSetup, policy: &OsStr) -> anyhow::Result<PolicySource> {
+    let address = ModelAddress::resolve(policy).map_err(usage)?;
+    let name = &*policy.to_string_lossy();
     if let Some((address, run)) = address.as_ref().and_then(|a| Some((a, a.run.as_ref()?))) {
         let recipe: Recipe = RunDir::recipe(run)?;
         if recipe.env.name != setup.env_name {
@@ -166,11 +173,11 @@ fn source(args: &EvalArgs, setup: &EvalSetup, name: &str) -> anyhow::Result<Poli
         let (config, exact_max_states) = (limit_tokens(config, &args.sampling), recipe.eval.exact_max_states);
         return Ok(PolicySource { policy, config, exact_max_states, trained: true, client: None });
     }
-    if Path::new(name).is_dir() || name.contains('/') {
+    if Path::new(policy).is_dir() || name.contains('/') {
         let params = sampling(&args.sampling, paper_sampling());
         let env_info = setup.env.env_spec.info();
         let (thinking, options) = (thinking(&args.sampling), args.sampler_options());
-        let policy = NamedPolicy::folder(name, &env_info, params, thinking, options).map_err(usage)?;
+        let policy = NamedPolicy::folder(policy, &env_info, params, thinking, options).map_err(usage)?;
         let config = match policy.prompt_form() {
             Some(PromptForm::Compact) => limit_tokens(compact_config(args, setup), &args.sampling),
             _ => text_config(args, setup),
@@ -183,8 +190,8 @@ fn source(args: &EvalArgs, setup: &EvalSetup, name: &str) -> anyhow::Result<Poli
 }
 
 /// The model behind the endpoint.
-fn remote(args: &EvalArgs, setup: &EvalSetup, url: &str, model: &str) -> anyhow::Result<PolicySource> {
-    let mut endpoint = endpoint(&args.remote, url, model)?;
+fn remote(args: &EvalArgs, setup: &EvalSetup, url: &str, model: &str, out: &Output) -> anyhow::Result<PolicySource> {
+    let mut endpoint = endpoint(&args.remote, url, model, out)?;
     endpoint.send_thinking = args.sampling.thinking.is_some();
     prices(&args.remote)?;
     let params = sampling(&args.sampling, paper_sampling());
@@ -199,9 +206,13 @@ fn remote(args: &EvalArgs, setup: &EvalSetup, url: &str, model: &str) -> anyhow:
     Ok(PolicySource { client: Some(client), ..PolicySource::untrained(policy, text_config(args, setup)) })
 }
 
-fn endpoint(remote: &EndpointArgs, url: &str, model: &str) -> anyhow::Result<Endpoint> {
+fn endpoint(remote: &EndpointArgs, url: &str, model: &str, out: &Output) -> anyhow::Result<Endpoint> {
     let mut endpoint = Endpoint::new(url, model).map_err(usage)?;
-    endpoint.key = ApiKey::from_env(&remote.key_env).map_err(usage)?;
+    let variable = remote.key_env.as_deref().unwrap_or("MAGE_API_KEY");
+    endpoint.key = ApiKey::from_env(variable).map_err(usage)?;
+    if endpoint.key.is_none() && remote.key_env.is_some() {
+        out.warn(format!("--key-env: {variable} is not set; requests to {url} have no API key"));
+    }
     endpoint.limits = RequestLimits {
         max_in_flight: remote.max_in_flight,
         attempt_timeout: Duration::from_secs_f64(remote.timeout),
@@ -227,11 +238,11 @@ pub(super) fn prices(remote: &EndpointArgs) -> anyhow::Result<Option<TokenPrices
     Ok(Some(prices))
 }
 
-fn embeddings(remote: &EndpointArgs, runtime: &Handle) -> anyhow::Result<EmbeddingSource> {
+fn embeddings(remote: &EndpointArgs, runtime: &Handle, out: &Output) -> anyhow::Result<EmbeddingSource> {
     let (Some(url), Some(model)) = (&remote.embedding_endpoint, &remote.embedding_model) else {
         return Ok(EmbeddingSource { embeddings: Arc::new(Lexical), client: None });
     };
-    let mut endpoint = endpoint(remote, url, model)?;
+    let mut endpoint = endpoint(remote, url, model, out)?;
     endpoint.extra.clear();
     let client = OpenAiClient::new(endpoint).map_err(usage)?;
     let model = RemoteEmbeddings::new(client.clone(), runtime.clone()).context("cannot use the embedding endpoint")?;

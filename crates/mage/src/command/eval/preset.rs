@@ -1,8 +1,10 @@
 //! Presets: the task sets of the paper.
 
-use crate::{cli::EvalArgs, table::columns, usage};
+use crate::{cli::EvalArgs, output::Output, table::columns, usage};
+use serde::Serialize;
 
-/// A named task set.
+/// A named task set, as printed with `--json`.
+#[derive(Serialize)]
 pub(super) struct Preset {
     name: &'static str,
     description: &'static str,
@@ -53,9 +55,18 @@ const PRESETS: [Preset; 13] = [
     of("webshop-held-out", "goals for products never seen in training", "webshop", OUT),
 ];
 
-/// All presets as a table.
-pub(super) fn list() -> String {
-    columns(&["preset", "task set"], PRESETS.iter().map(|p| vec![p.name.to_owned(), p.description.to_owned()]))
+/// All presets with their descriptions.
+pub(crate) fn preset_names() -> Vec<(String, String)> {
+    PRESETS.iter().map(|p| (p.name.to_owned(), format!("{}: {}", p.env, p.description))).collect()
+}
+
+/// Prints all presets.
+pub(super) fn list(out: &Output) -> anyhow::Result<()> {
+    if out.json {
+        return out.object(&PRESETS);
+    }
+    let rows = PRESETS.iter().map(|p| vec![p.name.to_owned(), p.description.to_owned()]);
+    out.line(columns(&["preset", "task set"], rows))
 }
 
 fn find(name: &str) -> anyhow::Result<&'static Preset> {

@@ -1,7 +1,12 @@
 //! Progress of one policy's evaluation: a bar with counts and the current wait on a terminal, otherwise a line after two
 //! seconds and then every thirty.
 
-use crate::{output::Output, progress::rounded, table::duration, text::printable};
+use crate::{
+    bar::columns,
+    output::Output,
+    table::{duration, rounded, significant},
+    text::{printable, shorten},
+};
 use indicatif::ProgressBar;
 use mage_remote::OpenAiClient;
 use mage_train::policy::CompletionCounter;
@@ -107,8 +112,9 @@ async fn refresh(state: Arc<ProgressState>) {
         }
         let (counts, wait) = (state.counts(), state.wait(now - last_completion).unwrap_or_default());
         if terminal {
-            state.bar.set_prefix(counts);
-            state.bar.set_message(printable(&wait));
+            // What is waited for is more important than the counts.
+            let text = if wait.is_empty() { counts } else { printable(&wait) };
+            state.bar.set_message(shorten(&text, columns(), false));
         } else if now >= next_line {
             next_line = now + LINE_INTERVAL;
             let done = state.done.load(Relaxed);
@@ -145,9 +151,7 @@ impl ProgressState {
         for client in &self.clients {
             if let Some(outstanding) = client.outstanding() {
                 let left = outstanding.give_up_at.saturating_duration_since(Instant::now()).as_secs_f64();
-                let address = client.endpoint().address();
-                let problem = &outstanding.problem;
-                return Some(format!("waiting for {address}: {problem}; retrying, gives up in {}", duration(left)));
+                return Some(wait_text(&outstanding.problem, client.endpoint().address(), left));
             }
         }
         let first = self.counter.as_ref()?.completions() == 0;
@@ -167,13 +171,9 @@ impl ProgressState {
     }
 }
 
-/// A rate with two significant digits.
-fn significant(rate: f64) -> String {
-    match rate {
-        r if r >= 10.0 => rounded(r).trim_end().to_owned(),
-        r if r >= 1.0 => format!("{r:.1}"),
-        r => format!("{r:.2}"),
-    }
+/// What is waited for: the time and the reason first, since a narrow terminal cuts the line.
+fn wait_text(problem: &str, address: &str, seconds: f64) -> String {
+    format!("retrying for {}: {problem} ({address})", duration(seconds))
 }
 
 #[cfg(test)]
@@ -202,6 +202,12 @@ mod tests {
         assert_eq!(state(None).wait(minute), None);
         let wait = state(Some(Arc::default())).wait(minute).unwrap();
         assert!(wait.starts_with("waiting for the first completion for "), "{wait}");
+    }
+
+    #[test]
+    fn time_and_reason_of_a_wait_are_visible_on_a_narrow_terminal() {
+        let text = wait_text("connection refused", "http://a.very.long.host.name.example:8000/v1", 880.0);
+        assert!(text.starts_with("retrying for 14.7 min: connection refused ("), "{text}");
     }
 
     #[test]

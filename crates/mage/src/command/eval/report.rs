@@ -4,7 +4,7 @@ use super::{EvalPolicy, PolicyResults, request_stats::RequestStats, setup::EvalS
 use crate::{
     cli::EvalArgs,
     output::{BOLD, DIM, Output, styled},
-    table::{score, table},
+    table::{gap_share, grouped, score, table},
 };
 use mage_core::{
     Ceiling, CeilingComparison, EpisodeConfig, EpisodeMetrics, MeanEstimate, MemoryMode, MemoryScope,
@@ -21,6 +21,10 @@ use mage_train::policy::{DecodingConfig, PolicyKind};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+
+/// What exact scores are.
+const EXACT_NOTE: &str =
+    "; exact scores are expectations over moves and deals, given the reflections that were sampled";
 
 /// Results of one policy, as printed with `--json` and written by `--summary`.
 #[derive(Serialize)]
@@ -197,10 +201,11 @@ impl<'a> PolicyReport<'a> {
         out.line(styled(
             DIM,
             format!(
-                "\ninvalid actions {} of {}; brackets are 95 % intervals; task set {}",
+                "\ninvalid actions {} of {}; brackets are 95 % intervals; task set {}{}",
                 rate(invalid),
                 invalid.trials,
-                short(&self.task_set)
+                short(&self.task_set),
+                if self.summary.overall.exact { EXACT_NOTE } else { "" }
             ),
         ))?;
         self.print_requests(out)
@@ -218,7 +223,8 @@ impl<'a> PolicyReport<'a> {
             parts.push(format!("{invalid} of {count} memory requests had an invalid completion"));
         }
         if tokens != (0, 0) {
-            parts.push(format!("{} prompt tokens, {} completion tokens", tokens.0, tokens.1));
+            let [prompt, completion] = [tokens.0, tokens.1].map(grouped);
+            parts.push(format!("{prompt} prompt tokens, {completion} completion tokens"));
         }
         parts.extend(self.cost.map(|c| format!("cost {c:.2}")));
         if !parts.is_empty() {
@@ -235,7 +241,7 @@ impl<'a> PolicyReport<'a> {
 
     fn print_curve(&self, out: &Output) -> anyhow::Result<()> {
         let curve = &self.summary.overall.by_episode;
-        let mut header = vec!["episode", "n", "score"];
+        let mut header = vec!["episode", "n", self.score_header()];
         if let Some(ceilings) = self.score_ceilings {
             // Relative to a lower bound of the optimum, the fraction is an upper bound.
             let fraction = if ceilings.bayes_adaptive_is_lower_bound() { "gap closed, at most" } else { "gap closed" };
@@ -248,7 +254,7 @@ impl<'a> PolicyReport<'a> {
                 row.push(score(ceilings.mean.memoryless[i]));
                 row.push(score(ceilings.mean.sum.by_episode[i]));
                 row.push(
-                    relative.by_episode.get(i).and_then(|a| a.gap_fraction).map_or_else(|| "-".to_owned(), gap_closed),
+                    relative.by_episode.get(i).and_then(|a| a.gap_fraction).map_or_else(|| "-".to_owned(), gap_share),
                 );
             }
             row
@@ -281,6 +287,11 @@ impl<'a> PolicyReport<'a> {
             row
         });
         out.line(format!("\n{}", table(&["episode", "n", "drew", "n", "draw or win within k"], rows)))
+    }
+
+    /// Column header of scores: exact expectations, or sampled.
+    fn score_header(&self) -> &'static str {
+        if self.summary.overall.exact { "score (exact)" } else { "score (sampled)" }
     }
 
     /// Whether some tasks stopped after a win.
@@ -328,7 +339,7 @@ pub(super) fn summary_table(reports: &[PolicyReport<'_>]) -> String {
     let (costs, failures) = (has(|r| r.cost.is_some()), has(|r| r.errors > 0));
     let last = format!("ep {episodes}");
     let pass = format!("Pass@{episodes}");
-    let mut header = vec!["policy", "n", "ep 1"];
+    let mut header = vec!["policy", "n", "scores", "ep 1"];
     if episodes > 1 {
         header.extend([last.as_str(), "gain"]);
     }
@@ -340,6 +351,7 @@ pub(super) fn summary_table(reports: &[PolicyReport<'_>]) -> String {
         let curve = &r.summary.overall.by_episode;
         let scores = [curve.first(), curve.last()].map(|at| at.and_then(|at| at.score.mean));
         let mut row = vec![r.name.to_owned(), r.summary.overall.meta_episodes.to_string()];
+        row.push(if r.summary.overall.exact { "exact" } else { "sampled" }.to_owned());
         row.push(scores[0].map_or_else(dash, score));
         if episodes > 1 {
             row.push(scores[1].map_or_else(dash, score));
@@ -348,10 +360,10 @@ pub(super) fn summary_table(reports: &[PolicyReport<'_>]) -> String {
         row.push(curve.last().and_then(|at| at.pass_at_k.rate).map_or_else(dash, |p| format!("{} %", percent(p))));
         if ceilings {
             let last = r.relative.as_ref().and_then(|c| c.by_episode.last()?.gap_fraction);
-            row.push(last.map_or_else(dash, gap_closed));
+            row.push(last.map_or_else(dash, gap_share));
         }
         if tokens {
-            row.push(r.requests.completion_tokens.to_string());
+            row.push(grouped(r.requests.completion_tokens));
         }
         if costs {
             row.push(r.cost.map_or_else(dash, |c| format!("{c:.2}")));
@@ -367,15 +379,6 @@ pub(super) fn summary_table(reports: &[PolicyReport<'_>]) -> String {
 /// A rate in percent with one decimal.
 pub(super) fn percent(x: f64) -> String {
     format!("{:.1}", 100.0 * x)
-}
-
-/// Fraction of the gap between memoryless and Bayes-adaptive optimum: `72 % [61, 84]`, or `-` without an interval.
-fn gap_closed(share: MeanEstimate) -> String {
-    let whole = |x: f64| format!("{:.0}", 100.0 * x);
-    match (share.mean, share.interval) {
-        (Some(x), Some(i)) => format!("{} % [{}, {}]", whole(x), whole(i.low), whole(i.high)),
-        _ => "-".to_owned(),
-    }
 }
 
 /// Qualifier of the Bayes-adaptive optimum: exact, a lower bound, or an estimate.

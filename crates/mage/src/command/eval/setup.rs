@@ -16,7 +16,10 @@ use mage_train::{
     run_dir::{ModelAddress, RunDir},
     train::{TrainEnv, eval_seed},
 };
-use std::sync::{Arc, atomic::AtomicU8};
+use std::{
+    ffi::OsString,
+    sync::{Arc, atomic::AtomicU8},
+};
 
 /// Settings shared by all policies.
 pub(super) struct EvalSetup {
@@ -53,7 +56,8 @@ impl EvalSetup {
         let (env_spec, population) = select(app, &env_name, &selection, population)?;
         for name in &args.policies {
             // A scripted agent may have the name of an environment.
-            if app.registry.get(name).is_ok() && !env_spec.scripted_agents().iter().any(|agent| agent.name == *name) {
+            let name = name.to_string_lossy();
+            if app.registry.get(&name).is_ok() && !env_spec.scripted_agents().iter().any(|agent| agent.name == name) {
                 return Err(usage(format!("unknown policy `{name}`: it is an environment; use --env {name}")));
             }
         }
@@ -97,7 +101,7 @@ impl EvalSetup {
 }
 
 /// The first policy that is a run or a checkpoint of one.
-fn first_run(policies: &[String]) -> anyhow::Result<Option<(std::path::PathBuf, Recipe)>> {
+fn first_run(policies: &[OsString]) -> anyhow::Result<Option<(std::path::PathBuf, Recipe)>> {
     for name in policies {
         if let Some(run) = ModelAddress::resolve(name).map_err(usage)?.and_then(|address| address.run) {
             let recipe = RunDir::recipe(&run)?;

@@ -11,7 +11,7 @@ use crate::{
     usage,
 };
 use anyhow::Context;
-use render::{files, pooled, vllm_rank};
+use render::{files, pooled, slurm_nodes, vllm_rank};
 
 /// GPUs of a typical machine, the most that a template requests of one machine.
 const GPUS_PER_MACHINE: usize = 8;
@@ -120,6 +120,11 @@ pub(crate) fn run(args: &LaunchArgs, out: &Output) -> anyhow::Result<()> {
         let written: Vec<_> = paths().collect();
         return out.object(&serde_json::json!({ "written": written, "gpus": needed, "gpus_location": machine }));
     }
+    let nodes = slurm_nodes(args);
+    let machine = match args.target {
+        LaunchTarget::Slurm if nodes > 1 => format!("on each of {nodes} nodes"),
+        _ => machine.to_owned(),
+    };
     out.hint(format!("needs {needed} GPUs {machine}"));
     out.hint(
         "nothing was started: review the scripts, run them, and check the servers with `mage doctor --engine RECIPE engine.toml`",

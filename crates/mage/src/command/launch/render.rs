@@ -26,6 +26,11 @@ pub(super) fn files(args: &LaunchArgs) -> Vec<(&'static str, String)> {
     templates(args.target).into_iter().map(|(name, template)| (name, render(template, args))).collect()
 }
 
+/// Nodes of a Slurm allocation: those that train, and those for the samplers.
+pub(super) fn slurm_nodes(args: &LaunchArgs) -> usize {
+    args.nodes + if pooled(args) { 1 } else { args.samplers.div_ceil(args.gpus()) }
+}
+
 /// Whether separate vLLM servers sample. SkyRL's GPU backends include vLLM engines, the only way to sample their
 /// weights.
 pub(super) fn pooled(args: &LaunchArgs) -> bool {
@@ -140,7 +145,7 @@ fn render(template: &str, args: &LaunchArgs) -> String {
         ("node_gpus", (if pooled { gpus.max(args.samplers) } else { gpus }).to_string()),
         ("gpus", gpus.to_string()),
         ("nodes", args.nodes.to_string()),
-        ("all_nodes", (args.nodes + if pooled { 1 } else { args.samplers.div_ceil(gpus) }).to_string()),
+        ("all_nodes", slurm_nodes(args).to_string()),
         ("samplers", args.samplers.to_string()),
         ("last_sampler", (args.samplers - 1).to_string()),
         ("rank", args.lora_rank.to_string()),

@@ -4,10 +4,13 @@ mod generate;
 
 use crate::{
     cli::{DtypeArg, ModelArgs, ModelCommand, ModelInfoArgs, ModelMergeArgs, ModelNewArgs, ModelScoreArgs},
+    command::train::shell_quote,
     engine_error,
     output::{BOLD, Output, styled},
+    table::grouped,
     usage,
 };
+use anyhow::Context;
 use mage_engine::{Renderer, ScoreRequest};
 use mage_env::Seed;
 use mage_native::{
@@ -33,11 +36,44 @@ pub(crate) fn hub(out: &Output) -> Hub {
     Hub::from_env(!out.quiet && !out.json)
 }
 
+/// Folder in a model's directory for the files that are being written.
+const UNFINISHED: &str = ".unfinished";
+
+/// Refuses a directory that is not empty, unless a process that was killed left an unfinished model there.
 fn check_empty(dir: &Path) -> anyhow::Result<()> {
-    if fs::read_dir(dir).is_ok_and(|mut d| d.next().is_some()) {
+    let has_files = fs::read_dir(dir).is_ok_and(|mut d| d.next().is_some());
+    if has_files && !dir.join(UNFINISHED).is_dir() {
         return Err(usage(format!("{} is not empty; choose a new directory", dir.display())));
     }
     Ok(())
+}
+
+/// Writes a model into a directory: `write` fills another folder, whose files are then moved. The last one is
+/// config.json, without which no directory is a model.
+fn create<E: Into<anyhow::Error>>(dir: &Path, write: impl FnOnce(&Path) -> Result<(), E>) -> anyhow::Result<()> {
+    let (staging, is_new) = (dir.join(UNFINISHED), !dir.exists());
+    let cannot = |what: &str, path: &Path| format!("cannot {what} {}", path.display());
+    if staging.exists() {
+        fs::remove_dir_all(&staging).with_context(|| cannot("remove", &staging))?;
+    }
+    fs::create_dir_all(&staging).with_context(|| cannot("create", &staging))?;
+    if let Err(e) = write(&staging) {
+        let _ = fs::remove_dir_all(&staging);
+        if is_new {
+            let _ = fs::remove_dir(dir);
+        }
+        return Err(e.into());
+    }
+    let mut names = Vec::new();
+    for entry in fs::read_dir(&staging).with_context(|| cannot("read", &staging))? {
+        names.push(entry?.file_name());
+    }
+    names.sort_by_key(|name| name == "config.json");
+    for name in names {
+        let target = dir.join(&name);
+        fs::rename(staging.join(&name), &target).with_context(|| cannot("write", &target))?;
+    }
+    fs::remove_dir(&staging).with_context(|| cannot("remove", &staging))
 }
 
 fn weight_dtype(dtype: DtypeArg) -> WeightDtype {
@@ -60,6 +96,9 @@ fn new(args: &ModelNewArgs, out: &Output) -> anyhow::Result<()> {
         (_, Some(model), _) => Renderer::from_dir(&hub(out).folder(model).map_err(usage)?).map_err(usage)?,
         (_, _, Some(file)) => {
             let words: Vec<String> = read_file(file)?.split_whitespace().map(str::to_owned).collect();
+            if words.is_empty() {
+                return Err(usage(format!("{}: the file has no words", file.display())));
+            }
             word_tokenizer(&words, &WordControlTokens::default()).map_err(usage)?
         }
         (None, None, None) => return Err(usage("no tokenizer; see --help")),
@@ -68,15 +107,25 @@ fn new(args: &ModelNewArgs, out: &Output) -> anyhow::Result<()> {
         .map_err(|e| usage(format!("{}: {e}", args.config.display())))?;
     out.spinner("writing weights", || {
         let seed = Seed::new(args.seed);
-        NativeModel::create(&args.out, &config, args.init_std, seed, Some(&renderer), weight_dtype(args.dtype))
-    })
-    .map_err(engine_error)?;
+        let dtype = weight_dtype(args.dtype);
+        create(&args.out, |dir| {
+            NativeModel::create(dir, &config, args.init_std, seed, Some(&renderer), dtype).map_err(engine_error)
+        })
+    })?;
     let model = ModelDescription::read(&args.out)?;
     if out.json {
         return out.object(&ModelSummary::of(&model));
     }
-    out.line(format!("created {} with {} parameters", args.out.display(), model.parameters))?;
-    out.hint(format!("`mage model info {}` shows details.", args.out.display()));
+    let (parameters, words) = (grouped(model.parameters), grouped(renderer.vocab_size()));
+    out.line(format!(
+        "created {} with {parameters} parameters and a vocabulary of {words} tokens",
+        args.out.display()
+    ))?;
+    if args.tokenizer_source.tokenizer_from.is_some() && renderer.vocab_size() != args.vocab_size {
+        let (requested, actual) = (grouped(args.vocab_size), grouped(renderer.vocab_size()));
+        out.hint(format!("--vocab-size {requested} was requested; the text yields {actual} tokens"));
+    }
+    out.hint(format!("`mage model info {}` shows details.", shell_quote(&args.out)));
     Ok(())
 }
 
@@ -159,8 +208,8 @@ fn info(args: &ModelInfoArgs, out: &Output) -> anyhow::Result<()> {
     if out.json {
         return out.object(&s);
     }
-    out.line(styled(BOLD, &args.model))?;
-    out.line(format!("parameters  {}", s.parameters))?;
+    out.line(styled(BOLD, args.model.to_string_lossy()))?;
+    out.line(format!("parameters  {}", grouped(s.parameters)))?;
     out.line(format!(
         "layers      {}, hidden size {}, intermediate size {}",
         s.num_hidden_layers, s.hidden_size, s.intermediate_size
@@ -170,13 +219,15 @@ fn info(args: &ModelInfoArgs, out: &Output) -> anyhow::Result<()> {
         s.num_attention_heads, s.head_dim, s.num_key_value_heads
     ))?;
     let tied = if s.tie_word_embeddings { "tied to lm_head" } else { "not tied to lm_head" };
-    out.line(format!("embedding   {} tokens, {tied}", s.vocab_size))?;
+    out.line(format!("embedding   {} tokens, {tied}", grouped(s.vocab_size)))?;
     match s.tokenizer_vocab_size {
-        Some(n) if s.chat_template => out.line(format!("tokenizer   {n} tokens, with a chat template"))?,
-        Some(n) => out.line(format!("tokenizer   {n} tokens, no chat template"))?,
+        Some(n) => {
+            let template = if s.chat_template { "with a chat template" } else { "no chat template" };
+            out.line(format!("tokenizer   {} tokens, {template}", grouped(n)))?;
+        }
         None => out.line("tokenizer   none")?,
     }
-    out.line(format!("context     {} tokens", s.max_position_embeddings))?;
+    out.line(format!("context     {} tokens", grouped(s.max_position_embeddings)))?;
     match s.files {
         0 => out.line("weights     none, configuration only")?,
         n => {
@@ -203,7 +254,7 @@ fn adapter_info(dir: &Path, args: &ModelInfoArgs, out: &Output) -> anyhow::Resul
         return out.object(&serde_json::json!({ "adapter": lora, "base": base }));
     }
     let targets: Vec<&str> = lora.targets.iter().map(|t| t.name()).collect();
-    out.line(styled(BOLD, &args.model))?;
+    out.line(styled(BOLD, args.model.to_string_lossy()))?;
     out.line(format!("LoRA        rank {}, alpha {}", lora.rank, lora.alpha))?;
     out.line(format!("targets     {}", targets.join(", ")))?;
     out.line(format!("base model  {}", base.as_deref().unwrap_or("not stated")))
@@ -261,11 +312,12 @@ fn merge(args: &ModelMergeArgs, out: &Output) -> anyhow::Result<()> {
     let adapter = open_adapter(&args.adapter, &model, out)?;
     let (lora, count) = (adapter.lora().clone(), adapter.parameters());
     let model = model.with_adapter(adapter).map_err(usage)?;
-    out.spinner("merging", || model.merged().save(&args.out, weight_dtype(args.dtype)))?;
+    out.spinner("merging", || create(&args.out, |dir| model.merged().save(dir, weight_dtype(args.dtype))))?;
     if out.json {
         return out.object(&ModelSummary::of(&ModelDescription::read(&args.out)?));
     }
     let targets: Vec<&str> = lora.targets.iter().map(|t| t.name()).collect();
+    let count = grouped(count);
     out.line(format!(
         "merged {count} parameters of rank {} ({}) into {}",
         lora.rank,

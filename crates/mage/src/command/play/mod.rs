@@ -9,6 +9,7 @@ use crate::{
     output::{BOLD, DIM, GOOD, Output, styled},
     table::{score, table},
     task_selection::{print_warnings, select},
+    text::{shorten, stdout_width},
 };
 use futures_executor::block_on;
 use mage_core::{Completion, EpisodeConfig, MemoryMode, MetaEpisode, Request};
@@ -185,7 +186,8 @@ impl PlaySession<'_> {
         if let Some(episode) = meta.episode().filter(|episode| episode.turns.is_empty()) {
             self.start_episode(request.episode, meta.env(), &episode.start.text)?;
         }
-        self.read_action(meta.env())
+        let taken = meta.episode().map_or(0, |episode| episode.turns.len());
+        self.read_action(meta.env(), self.max_turns.saturating_sub(taken as u32))
     }
 
     /// Shows the result of an action.
@@ -237,11 +239,16 @@ impl PlaySession<'_> {
     }
 
     /// The next valid action; `None` if the player quits or the input ends.
-    fn read_action(&self, env: &dyn Env) -> anyhow::Result<Option<String>> {
+    fn read_action(&self, env: &dyn Env, turns_left: u32) -> anyhow::Result<Option<String>> {
         loop {
             let (legal, phrase) = (env.legal().unwrap_or_default(), env.action_phrase());
             if !self.out.json {
-                self.out.print(format!("your move{}> ", prompt_choices(&legal, phrase)))?;
+                // The turns of a short game are obvious.
+                let left = match self.max_turns > SHORT_GAME {
+                    true => format!(", {} left", plural(turns_left, "turn")),
+                    false => String::new(),
+                };
+                print_prompt(&format!("your move{left}"), &prompt_choices(&legal, phrase), self.out)?;
             }
             let line = match self.read_line(phrase) {
                 Ok(Some(line)) => line,
@@ -270,12 +277,11 @@ impl PlaySession<'_> {
         }
     }
 
-    /// A line of input, on a terminal with arrow keys if the environment has such moves; `None` at the end of the
-    /// input.
+    /// A line of input, on a terminal with arrow keys for such moves; `None` at the end of the input.
     fn read_line(&self, phrase: Option<ActionPhrase>) -> std::io::Result<Option<String>> {
-        let has_arrows = |p: &ActionPhrase| ["up", "down", "left", "right"].iter().all(|word| p.words.contains(word));
-        if let Some(phrase) = phrase.filter(has_arrows).filter(|_| !self.out.json && stdin().is_terminal()) {
-            return line_editor::read_line(phrase.max_words);
+        if !self.out.json && stdin().is_terminal() {
+            let has_arrows = |p: &ActionPhrase| ["up", "down", "left", "right"].iter().all(|w| p.words.contains(w));
+            return line_editor::read_line(phrase.filter(has_arrows).map_or(0, |phrase| phrase.max_words));
         }
         let mut line = String::new();
         if stdin().lock().read_line(&mut line)? > 0 {
@@ -303,11 +309,14 @@ impl PlaySession<'_> {
         if self.out.json {
             return self.out.object(&PlayEvent::EpisodeEnd { episode: n + 1, score, outcome });
         }
+        let alone = self.task.opponent.is_none();
         self.out.line(match outcome {
+            Some(Outcome::Won) if alone => styled(GOOD, "Solved."),
             Some(Outcome::Won) => styled(GOOD, "You won."),
+            Some(Outcome::Lost) if alone => format!("Not solved; score {}.", points(score)),
             Some(Outcome::Lost) => "You lost.".to_owned(),
             Some(Outcome::Draw) => "Draw.".to_owned(),
-            None => "No turns left.".to_owned(),
+            None => format!("No turns left; score {}.", points(score)),
         })
     }
 
@@ -339,7 +348,7 @@ impl PlaySession<'_> {
         self.out.line(format!("\n{}", table(&["episode", "you"], rows)))?;
         let total: f32 = results.iter().map(|r| r.score).sum();
         let mean = total / results.len() as f32;
-        let closing = format!("total {}, mean {mean:+.2} {unit}", points(total));
+        let closing = format!("total {}, mean {mean:+.2} ({unit})", points(total));
         self.out.line(if total > 0.0 { styled(GOOD, closing) } else { closing })?;
         match (self.opponent(reveal), &self.task.opponent) {
             (Some(name), _) => self.out.line(format!("Your opponent was: {name}."))?,
@@ -378,21 +387,40 @@ pub(super) fn list_actions(actions: &[String]) -> String {
     }
 }
 
-/// Legal actions for the input prompt, if they are few and short.
-fn prompt_choices(legal: &[String], phrase: Option<ActionPhrase>) -> String {
+/// Prints the input prompt, with the choices on a line of their own if the terminal is narrow.
+pub(super) fn print_prompt(question: &str, choices: &str, out: &Output) -> anyhow::Result<()> {
+    let narrow = stdout_width().is_some_and(|width| question.len() + choices.len() + MIN_INPUT > width);
+    if narrow {
+        out.line(choices.trim_start())?;
+    }
+    out.print(format!("{question}{}> ", if narrow { "" } else { choices }))
+}
+
+/// Columns for the input after the prompt.
+const MIN_INPUT: usize = 20;
+/// Longest example of an action.
+const MAX_EXAMPLE: usize = 40;
+/// Games of at most this many turns are short.
+const SHORT_GAME: u32 = 4;
+
+/// Legal actions for the input prompt if they are few and short, otherwise an example.
+pub(super) fn prompt_choices(legal: &[String], phrase: Option<ActionPhrase>) -> String {
     if let Some(phrase) = phrase {
         return format!(" ({})", up_to(phrase, "/"));
     }
     match legal.join("/") {
-        list if legal.len() <= 6 && !list.is_empty() && list.len() <= 60 => format!(" ({list})"),
-        _ => String::new(),
+        list if legal.len() <= 6 && list.len() <= 60 => match list.is_empty() {
+            true => String::new(),
+            false => format!(" ({list})"),
+        },
+        _ => format!(" (such as {}; ? lists all)", shorten(&legal[0], MAX_EXAMPLE, false)),
     }
 }
 
 /// The legal actions as a sentence.
 fn describe_legal(legal: &[String], phrase: Option<ActionPhrase>) -> String {
     match phrase {
-        Some(phrase) => format!("Legal here: {} in one line; prefixes are accepted.", up_to(phrase, ", ")),
+        Some(phrase) => format!("Legal here: {} in one line; first letters are accepted.", up_to(phrase, ", ")),
         None if legal.is_empty() => "Any text is legal here.".to_owned(),
         None => format!("Legal here: {}", list_actions(legal)),
     }
@@ -437,8 +465,12 @@ fn in_brackets(action: &str) -> Option<&str> {
 pub(super) fn complete(input: &str, legal: &[String], phrase: Option<ActionPhrase>) -> String {
     if let Some(phrase) = phrase {
         let parts = input.split([',', ' ']).filter(|part| !part.is_empty());
-        let words: Option<Vec<&str>> =
-            parts.map(|part| match_prefix(part, phrase.words.iter().map(|w| (*w, *w)))).collect();
+        let word = |prefix: &str| match_prefix(prefix, phrase.words.iter().map(|w| (*w, *w)));
+        // `ddd` is three words by their first letters.
+        let letters = |part: &str| part.chars().map(|c| word(c.encode_utf8(&mut [0; 4]))).collect::<Option<Vec<_>>>();
+        let words: Option<Vec<Vec<&str>>> =
+            parts.map(|part| word(part).map(|w| vec![w]).or_else(|| letters(part))).collect();
+        let words = words.map(|words| words.concat());
         return words.map_or_else(|| input.to_owned(), |words| words.join(" "));
     }
     let actions = legal.iter().map(|a| (a.as_str(), a.as_str()));
@@ -482,6 +514,9 @@ mod tests {
         assert_eq!(complete("g000", &shop, None), "g000", "ambiguous");
         assert_eq!(complete("click[bu", &shop, None), "click[buy now]");
         assert_eq!(complete("search[red shoes]", &shop, None), "search[red shoes]");
+        let cells: Vec<String> = (1..=9).map(|n| format!("({n},1)")).collect();
+        assert_eq!(prompt_choices(&cells, None), " (such as (1,1); ? lists all)");
+        assert_eq!(prompt_choices(&kuhn, None), " (PASS/BET)");
     }
 
     #[test]
@@ -491,7 +526,9 @@ mod tests {
         assert_eq!(complete("u"), "up");
         assert_eq!(complete("U, l"), "up left");
         assert_eq!(complete("l left s"), "left left still");
-        assert_eq!(complete("u x"), "u x");
+        assert_eq!(complete("ddd"), complete("d d d"));
+        assert_eq!((complete("du"), complete("up")), ("down up".to_owned(), "up".to_owned()));
+        assert_eq!((complete("u x"), complete("dx")), ("u x".to_owned(), "dx".to_owned()));
         assert_eq!(complete("u u u u"), "up up up up", "too many words are kept and rejected later");
         assert_eq!(prompt_choices(&[], rooms), " (up to 3 of up/down/left/right/still)");
     }

@@ -3,11 +3,12 @@
 //! The game runs on its own thread, which requests the person's moves over channels. If the person quits, the thread is
 //! abandoned.
 
-use super::{complete, list_actions, plural, seed_from_clock};
+use super::{complete, list_actions, plural, print_prompt, prompt_choices, seed_from_clock};
 use crate::{
     App,
     cli::PlayArgs,
     command::{eval::sampling_line, train::train_env},
+    line_editor,
     output::{BOLD, DIM, GOOD, Output, styled},
     table::table,
     usage,
@@ -25,7 +26,7 @@ use mage_train::{
 };
 use serde::Serialize;
 use std::{
-    io::{BufRead, stdin},
+    io::{BufRead, IsTerminal, stdin},
     sync::{
         Arc, Mutex,
         mpsc::{Receiver, Sender, channel},
@@ -169,7 +170,7 @@ fn open(app: &App, args: &PlayArgs, address: &str) -> anyhow::Result<(NamedPolic
         let policy = NamedPolicy::of_run(&resolved, &recipe, decoding, options).map_err(usage)?;
         return Ok((policy, recipe, env));
     }
-    let policy = NamedPolicy::folder(address, &env.env_spec.info(), params, None, options).map_err(usage)?;
+    let policy = NamedPolicy::folder(address.as_ref(), &env.env_spec.info(), params, None, options).map_err(usage)?;
     recipe.play.form = policy.prompt_form().unwrap_or_default();
     (recipe.play.episodes, recipe.eval.episodes) = (args.episodes, args.episodes);
     Ok((policy, recipe, env))
@@ -179,15 +180,13 @@ fn open(app: &App, args: &PlayArgs, address: &str) -> anyhow::Result<(NamedPolic
 fn read_input(view: &HumanView, rules: &dyn Fn(u8) -> String, out: &Output) -> anyhow::Result<Option<String>> {
     loop {
         if !out.json {
-            let actions = view.legal.join("/");
-            out.print(if actions.len() <= 60 { format!("your move ({actions})> ") } else { "your move> ".to_owned() })?;
+            print_prompt("your move", &prompt_choices(&view.legal, None), out)?;
         }
-        let mut line = Vec::new();
-        if stdin().lock().read_until(b'\n', &mut line)? == 0 {
-            return Ok(None);
-        }
-        // Invalid UTF-8 is replaced; the game then rejects the input as a move.
-        let line = String::from_utf8_lossy(&line).into_owned();
+        let line = match !out.json && stdin().is_terminal() {
+            true => line_editor::read_line(0)?,
+            false => read_piped_line()?,
+        };
+        let Some(line) = line else { return Ok(None) };
         match line.trim() {
             "q" | "quit" | "exit" => return Ok(None),
             "?" | "help" => {
@@ -197,6 +196,13 @@ fn read_input(view: &HumanView, rules: &dyn Fn(u8) -> String, out: &Output) -> a
             _ => return Ok(Some(line)),
         }
     }
+}
+
+/// A line of a pipe or file. Invalid UTF-8 is replaced; the game then rejects the input as a move.
+fn read_piped_line() -> std::io::Result<Option<String>> {
+    let mut line = Vec::new();
+    let read = stdin().lock().read_until(b'\n', &mut line)?;
+    Ok((read > 0).then(|| String::from_utf8_lossy(&line).into_owned()))
 }
 
 fn show(view: &HumanView, out: &Output) -> anyhow::Result<()> {
