@@ -2,7 +2,7 @@
 
 use super::{TaskSelection, count, seconds, threads, whole_number};
 use crate::output::write_stderr;
-use clap::{Args, builder::RangedU64ValueParser};
+use clap::Args;
 use mage_native::Device;
 use mage_train::{
     engines::SamplerOptions,
@@ -63,11 +63,11 @@ pub(crate) struct EvalArgs {
     #[arg(long, value_name = "COUNT", value_parser = count(10_000))]
     pub(crate) recall: Option<usize>,
     /// Episodes per task [default: those of the run, otherwise 3]
-    #[arg(long, short = 'n', value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, short = 'n', value_parser = whole_number::<u32>(1..=1000))]
     pub(crate) episodes: Option<u32>,
     /// Maximum turns per episode [default: that of the run's training, without --env for all policies; otherwise the
     /// environment's]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, value_parser = whole_number::<u32>(1..=100_000))]
     pub(crate) max_turns: Option<u32>,
     /// Past episodes in the prompt; short for --method reflexion or react
     #[arg(long, value_enum)]
@@ -174,7 +174,7 @@ pub(crate) struct SamplingArgs {
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) min_p: Option<f32>,
     /// Maximum tokens per completion
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_parser = whole_number::<u32>(1..=u64::from(u32::MAX)))]
     pub(crate) max_tokens: Option<u32>,
     /// Thinking mode [default: as trained for a run; the endpoint's; on for a model with thinking tags]
     #[arg(long, value_enum)]
@@ -202,7 +202,7 @@ pub(crate) enum MemoryArg {
      \n  mage sweep paper/table1 --endpoint http://127.0.0.1:8000 \\\
      \n    --model Qwen3-4B\
      \n  mage sweep my-sweep.toml --out sweeps/mine\
-     \n  mage sweep table1 --set tasks=16 --set seeds=[0]\n\n\
+     \n  mage sweep table1 --set tasks=16 --set optim.updates=20\n\n\
     A sweep is a TOML file; `mage sweep show table1` prints an example. Each cell is a training run or an evaluation with its \
     own directory; finished cells are not repeated. Ctrl-C stops after the current step, a second Ctrl-C immediately; the same \
     command resumes. Cells that prompt a model require --endpoint.")]
@@ -246,6 +246,6 @@ pub(crate) struct ReportArgs {
     #[arg(long, value_name = "DIR", default_value = "report")]
     pub(crate) out: PathBuf,
     /// Number of transcripts per method and task set in report.html
-    #[arg(long, value_name = "COUNT", default_value_t = 24, value_parser = RangedU64ValueParser::<usize>::new().range(..=100_000))]
+    #[arg(long, value_name = "COUNT", default_value_t = 24, value_parser = whole_number::<usize>(0..=100_000))]
     pub(crate) transcripts: usize,
 }

@@ -276,12 +276,10 @@ pub(crate) enum RecipeCommand {
         set: Vec<String>,
     },
     /// Explain keys and sections with their values in effect, recipes, or methods
-    #[command(
-        after_help = "Examples:\n  mage recipe explain                     all keys, with the values of the default recipe\
-        \n  mage recipe explain optim.updates loss  a key and a section\
-        \n  mage recipe explain loss tictactoe      a section, with the values of a recipe\
-        \n  mage recipe explain lamer               a method, with the keys it sets"
-    )]
+    #[command(after_help = "Examples:\n  mage recipe explain                       all keys of the default recipe\
+        \n  mage recipe explain optim.updates loss    a key and a section\
+        \n  mage recipe explain loss tictactoe        a section, as a recipe sets it\
+        \n  mage recipe explain lamer                 a method, with the keys it sets")]
     Explain {
         /// Keys and sections, such as optim.updates or optim; embedded recipes, methods and TOML files
         #[arg(value_name = "KEY|RECIPE")]
@@ -291,7 +289,7 @@ pub(crate) enum RecipeCommand {
         set: Vec<String>,
     },
     /// Print the JSON Schema of recipes, with which editors complete and check them
-    #[command(after_help = "Example: mage recipe schema > recipe.schema.json\n\n\
+    #[command(after_help = "Example:\n  mage recipe schema > recipe.schema.json\n\n\
         The first line of a recipe names the schema for taplo (Even Better TOML in VS Code):\n  #:schema ./recipe.schema.json")]
     Schema,
 }
@@ -359,10 +357,10 @@ pub(crate) struct PlayArgs {
     /// Environment [default: kuhn; with --against RUN that of the run]
     pub(crate) env: Option<String>,
     /// Number of episodes against the same opponent
-    #[arg(long, short = 'n', default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, short = 'n', default_value_t = 3, value_parser = whole_number::<u32>(1..=1000))]
     pub(crate) episodes: u32,
     /// Maximum turns per episode [default: the environment's]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, value_parser = whole_number::<u32>(1..=100_000))]
     pub(crate) max_turns: Option<u32>,
     /// Random seed for opponent, seat and deals [default: from the clock]
     #[arg(long)]
@@ -407,7 +405,7 @@ pub(crate) struct EnvShowArgs {
     #[arg(long)]
     pub(crate) oracles: bool,
     /// Episodes per meta-episode
-    #[arg(long, short = 'n', default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, short = 'n', default_value_t = 3, value_parser = whole_number::<u32>(1..=1000))]
     pub(crate) episodes: u32,
     #[command(flatten)]
     pub(crate) selection: TaskSelection,
@@ -490,7 +488,7 @@ pub(crate) struct BenchSamplerArgs {
     #[arg(long, default_value_t = 0)]
     pub(crate) prefix_tokens: usize,
     /// Tokens per completion
-    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    #[arg(long, default_value_t = 32, value_parser = whole_number::<u32>(1..=1 << 24))]
     pub(crate) completion_tokens: u32,
     /// KV-cache size in MiB, at most the free memory; 0 sizes it automatically
     #[arg(long, default_value_t = 0)]

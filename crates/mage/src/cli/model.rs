@@ -141,7 +141,7 @@ pub(crate) struct ModelGenerateArgs {
     #[arg(long)]
     pub(crate) thinking: bool,
     /// Maximum number of tokens
-    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    #[arg(long, default_value_t = 128, value_parser = whole_number::<u32>(1..=1 << 24))]
     pub(crate) max_tokens: u32,
     /// Sampling temperature; 0 for greedy decoding
     #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]

@@ -118,9 +118,9 @@ mod tests {
     #[test]
     fn numbers_out_of_bounds_are_explained() {
         for (words, expected) in [
-            (&["eval", "bayes", "--tasks", "-1"][..], "expected a whole number from 1 to 100000000"),
-            (&["eval", "bayes", "--tasks", "0"], "expected a whole number from 1 to 100000000"),
-            (&["eval", "bayes", "--episodes", "-3"], "-3 is not in 1..=1000"),
+            (&["eval", "bayes", "--tasks", "-1"][..], "expected a whole number from 1 to 1000000"),
+            (&["eval", "bayes", "--tasks", "0"], "expected a whole number from 1 to 1000000"),
+            (&["eval", "bayes", "--episodes", "-3"], "expected a whole number from 1 to 1000"),
             (&["eval", "bayes", "--seed", "-1"], "expected a whole number of at least 0"),
             (&["train", "--seed", "99999999999999999999"], "the number is too large"),
             (&["bench", "sampler", "m", "--requests", "-5"], "expected a whole number"),
