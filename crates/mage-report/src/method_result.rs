@@ -51,7 +51,7 @@ pub struct MethodResult {
     pub actions: ActionCounts,
 }
 
-/// Token budget of a model. Scores under different budgets are not comparable without reservation.
+/// Token budget and sampling parameters of a model. Scores under different ones are not comparable without reservation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct TokenBudget {
     /// Maximum tokens of an action response.
@@ -60,6 +60,8 @@ pub struct TokenBudget {
     pub reflect_tokens: u64,
     /// Whether the model thinks before it responds, `on` or `off`; `None` if that was left to an endpoint.
     pub thinking: Option<String>,
+    /// Sampling parameters, such as `temperature 0.7, top-p 0.8`.
+    pub sampling: String,
 }
 
 impl TokenBudget {
@@ -67,7 +69,12 @@ impl TokenBudget {
     pub(super) fn of_sampling(sampling: &serde_json::Value) -> Option<Self> {
         let tokens = |key: &str| sampling["params"][key].as_u64();
         let (play_tokens, reflect_tokens) = (tokens("play_tokens")?, tokens("reflect_tokens")?);
-        Some(TokenBudget { play_tokens, reflect_tokens, thinking: sampling["thinking"].as_str().map(str::to_owned) })
+        let thinking = sampling["thinking"].as_str().map(str::to_owned);
+        let params = [("temperature", "temperature"), ("top_p", "top-p"), ("top_k", "top-k"), ("min_p", "min-p")];
+        let named =
+            params.iter().filter_map(|(key, name)| Some(format!("{name} {}", sampling["params"][key].as_f64()?)));
+        let sampling = named.collect::<Vec<_>>().join(", ");
+        Some(TokenBudget { play_tokens, reflect_tokens, thinking, sampling })
     }
 }
 

@@ -329,7 +329,10 @@ pub(super) fn label_runs(runs: &mut [TrainingRun]) {
             }
             let first = same_name.iter().find(|r| same_variant(r, run)).map_or(run, |r| r);
             let differs = |key: &&String| same_name.iter().any(|r| r.recipe.get(*key) != run.recipe.get(*key));
-            let keys: Vec<&String> = run.recipe.keys().filter(differs).collect();
+            let mut keys: Vec<&String> = run.recipe.keys().filter(differs).collect();
+            // First the keys that tell this run from most others.
+            let equal = |key: &str| same_name.iter().filter(|r| r.recipe.get(key) == run.recipe.get(key)).count();
+            keys.sort_by_key(|key| equal(key));
             let mut parts: Vec<String> =
                 keys.iter().take(MAX_KEYS).map(|key| format!("{key} {}", run.recipe[*key])).collect();
             if keys.len() > MAX_KEYS {

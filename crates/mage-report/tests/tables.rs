@@ -101,14 +101,19 @@ fn different_token_budgets_are_stated_under_every_table_that_compares_them() {
         assert_eq!(captions.len(), 3);
         captions
     };
-    let sampling = |play: u32, thinking: Option<&str>| json!({ "params": { "play_tokens": play, "reflect_tokens": 256 }, "thinking": thinking });
-    let note = "The models had different token budgets or thinking modes.";
+    let sampling = |play: u32, thinking: Option<&str>| {
+        json!({
+            "params": { "play_tokens": play, "reflect_tokens": 256, "temperature": 0.5, "top_p": 1.0 },
+            "thinking": thinking,
+        })
+    };
+    let note = "The models had different token budgets, thinking modes or sampling parameters.";
     let equal = captions([sampling(512, Some("on")), sampling(512, Some("on"))]);
     assert!(equal.iter().all(|caption| !caption.contains(note)), "{equal:?}");
     for caption in captions([sampling(512, Some("on")), sampling(2048, None)]) {
         let expected = format!(
-            "{note} Maximum tokens 2048 per action, 256 per reflection, thinking unknown: Reflexion (model); 512 per \
-             action, 256 per reflection, thinking on: ReAct (model)."
+            "{note} Maximum tokens 2048 per action, 256 per reflection, thinking unknown, temperature 0.5, top-p 1: \
+             Reflexion (model); 512 per action, 256 per reflection, thinking on, temperature 0.5, top-p 1: ReAct (model)."
         );
         assert!(caption.ends_with(&expected), "{caption}");
     }

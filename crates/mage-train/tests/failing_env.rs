@@ -175,3 +175,37 @@ fn an_evaluation_records_panics_of_the_environment_and_continues() {
         }
     }
 }
+
+#[test]
+fn a_warm_start_leaves_out_meta_episodes_whose_environment_fails() {
+    let dir = tempfile::tempdir().unwrap();
+    let with_warm_start = || {
+        let mut recipe = recipe();
+        (recipe.warmstart.steps, recipe.warmstart.batch_size, recipe.optim.updates) = (2, 16, 1);
+        recipe
+    };
+    let env_spec = failing_kuhn(Fault::PanicInStep, 4);
+    let (result, _) = train(&env_spec, with_warm_start(), &dir.path().join("some"));
+    result.unwrap();
+    assert!(env_spec.faults.load(Ordering::Relaxed) > 0, "some tasks failed");
+    let (result, _) = train(&failing_kuhn(Fault::PanicInStep, 1), with_warm_start(), &dir.path().join("all"));
+    let error = result.unwrap_err();
+    assert!(error.contains("failed") && error.contains("injected panic"), "{error}");
+}
+
+#[test]
+fn the_evaluation_of_a_run_states_why_tasks_failed() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let mut recipe = recipe();
+    recipe.eval.final_tasks = 40;
+    train(&failing_kuhn(Fault::PanicInStep, 4), recipe, &run).0.unwrap();
+    let outcome: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(run.join("result.json")).unwrap()).unwrap();
+    let after = &outcome["after"];
+    let failures: Vec<(&String, u64)> =
+        after["failures"].as_object().unwrap().iter().map(|(reason, n)| (reason, n.as_u64().unwrap())).collect();
+    assert!(failures.iter().all(|(reason, _)| reason.contains("injected panic")), "{failures:?}");
+    assert_eq!(failures.iter().map(|(_, n)| n).sum::<u64>(), after["errors"].as_u64().unwrap());
+    assert!((1..40).contains(&after["errors"].as_u64().unwrap()));
+}

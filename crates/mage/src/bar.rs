@@ -13,8 +13,8 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// The bar that was created last.
-static ACTIVE: Mutex<Option<WeakProgressBar>> = Mutex::new(None);
+/// Displayed bars; only the last one is drawn to. A sweep has one around those of its cells.
+static ACTIVE: Mutex<Vec<WeakProgressBar>> = Mutex::new(Vec::new());
 
 /// Columns that a bar leaves free at the right edge. The terminal echoes `^C` there; on a full line the echo would start
 /// another line, which the bar does not clear.
@@ -22,7 +22,11 @@ const MARGIN: u16 = 3;
 
 /// Runs `print` while no bar is displayed.
 pub(crate) fn suspended<T>(print: impl FnOnce() -> T) -> T {
-    let bar = ACTIVE.lock().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(WeakProgressBar::upgrade);
+    let bar = {
+        let mut active = ACTIVE.lock().unwrap_or_else(PoisonError::into_inner);
+        active.retain(|bar| bar.upgrade().is_some());
+        active.last().and_then(WeakProgressBar::upgrade)
+    };
     match bar {
         Some(bar) => bar.suspend(print),
         None => print(),
@@ -32,12 +36,15 @@ pub(crate) fn suspended<T>(print: impl FnOnce() -> T) -> T {
 /// A bar that is displayed on a terminal if `visible`.
 pub(crate) fn start(total: Option<u64>, style: ProgressStyle, visible: bool) -> ProgressBar {
     let stderr = Term::stderr();
-    let target = match visible && stderr.is_term() {
+    let displayed = visible && stderr.is_term();
+    let target = match displayed {
         true => ProgressDrawTarget::term_like(Box::new(NarrowTerm(stderr))),
         false => ProgressDrawTarget::hidden(),
     };
     let bar = ProgressBar::with_draw_target(total, target).with_style(style);
-    *ACTIVE.lock().unwrap_or_else(PoisonError::into_inner) = Some(bar.downgrade());
+    if displayed {
+        ACTIVE.lock().unwrap_or_else(PoisonError::into_inner).push(bar.downgrade());
+    }
     bar
 }
 

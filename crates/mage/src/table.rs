@@ -69,7 +69,7 @@ fn fit_numbers(header: &[&str], mut rows: Vec<Vec<String>>, limit: usize) -> Str
         dropped += 1;
     }
     if dropped > 0 {
-        omitted.push(format!("{dropped} columns"));
+        omitted.push(format!("{dropped} column{}", if dropped == 1 { "" } else { "s" }));
     }
     let mut text = render(&header, &rows, gap, |column| !texts.contains(&column));
     if !omitted.is_empty() {

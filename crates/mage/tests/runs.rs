@@ -82,6 +82,27 @@ fn the_turn_limit_of_a_run_applies_to_all_policies_of_the_command() {
     };
     assert_eq!(limits(&[]), [1, 1]);
     assert_eq!(limits(&["--max-turns", "2"]), [2, 2]);
+    let other = dir.path().join("other");
+    ok(&mut train(&other, &["--set", "optim.updates=1"]));
+    let (run, other) = (run.to_str().unwrap(), other.to_str().unwrap());
+    let compare = |more: &[&str]| {
+        let output = ok(mage(&["eval", run, other, "--tasks", "2", "--seeds", "1", "--quiet"]).args(more));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let differing = compare(&[]);
+    let table = differing.split("The policies had different settings:").nth(1).expect("a table of differences");
+    assert!(table.contains("turns") && !table.contains("temperature"), "{differing}");
+    assert!(!compare(&["--max-turns", "2"]).contains("different settings"));
+}
+
+#[test]
+fn thinking_is_refused_for_a_model_without_thinking_tags() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    ok(&mut train(&run, &["--set", "optim.updates=1"]));
+    let output = mage(&["eval", run.to_str().unwrap(), "--tasks", "2", "--thinking", "on"]).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && error.contains("no thinking tags"), "{error}");
 }
 
 #[test]

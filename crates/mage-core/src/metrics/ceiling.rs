@@ -33,7 +33,8 @@ pub struct EpisodeGap {
     /// The episode, from 1.
     pub k: u32,
     /// Position of the mean score between memoryless (0) and Bayes-adaptive (1). Absent if both are equal, as in the
-    /// first episode, or closer than the half width of the score's interval. Noise can move it below 0 or above 1.
+    /// first episode, or closer than the half width of the score's interval, or if played scores have no interval. Noise
+    /// can move it below 0 or above 1.
     pub gap_fraction: Option<MeanEstimate>,
     /// Bayes-adaptive score minus mean score.
     pub regret: MeanEstimate,
@@ -43,9 +44,12 @@ pub struct EpisodeGap {
 /// count with their expected score. Means are stratified by opponent and seat.
 ///
 /// ```
-/// use mage_core::{Ceiling, EpisodeEnding, EpisodeResult, MetaEpisodeResult, compare_to_ceiling};
+/// use mage_core::{Ceiling, EpisodeEnding, EpisodeResult, MetaEpisodeResult, compare_to_ceiling, episode::ExpectedValue};
 ///
-/// let episode = |score| EpisodeResult { ending: EpisodeEnding::Won, score, actions: 1, invalid: 0, expected: None };
+/// let episode = |score| {
+///     let expected = Some(ExpectedValue { score: f64::from(score), won: 0.5 });
+///     EpisodeResult { ending: EpisodeEnding::Won, score, actions: 1, invalid: 0, expected }
+/// };
 /// let result = MetaEpisodeResult {
 ///     opponent: None, seat: 0, episodes: vec![episode(0.25), episode(0.5)], stopped_after_win: false,
 /// };
@@ -64,7 +68,10 @@ pub fn compare_to_ceiling(results: &[(usize, MetaEpisodeResult)], ceiling: &Ceil
             let scores =
                 results.iter().filter_map(|(task, r)| Some((*task, r.stratum(), r.episodes.get(i)?.estimated_score())));
             let score = MeanEstimate::by_task(scores);
-            EpisodeGap { k: i as u32 + 1, gap_fraction: gap_closed(score, low, high), regret: score.map(|x| high - x) }
+            // Played scores without an interval, such as that of a single task, have an unknown uncertainty.
+            let exact = results.iter().filter_map(|(_, r)| r.episodes.get(i)).all(|e| e.expected.is_some());
+            let gap_fraction = gap_closed(score, low, high).filter(|gap| exact || gap.interval.is_some());
+            EpisodeGap { k: i as u32 + 1, gap_fraction, regret: score.map(|x| high - x) }
         })
         .collect();
     let regret = |r: &MetaEpisodeResult| {
@@ -77,12 +84,13 @@ pub fn compare_to_ceiling(results: &[(usize, MetaEpisodeResult)], ceiling: &Ceil
 }
 
 /// Position of an estimated score between `memoryless` (0) and `adaptive` (1), with its interval. `None` without a gap, or
-/// if the gap is smaller than the half width of the score's interval, since the position then says nothing.
+/// if the gap is smaller than the half width of the score's interval, since the position then says nothing, unless the
+/// score is clearly below `memoryless`.
 pub fn gap_closed(score: MeanEstimate, memoryless: f64, adaptive: f64) -> Option<MeanEstimate> {
     gap_fraction(memoryless, memoryless, adaptive)?;
     // The fraction is linear in the score, and so is its interval.
     let fraction = score.map(|x| (x - memoryless) / (adaptive - memoryless));
-    Some(fraction).filter(|f| f.mean.is_some() && f.interval.is_none_or(|i| i.high - i.low < 2.0))
+    Some(fraction).filter(|f| f.mean.is_some() && f.interval.is_none_or(|i| i.high - i.low < 2.0 || i.high < 0.0))
 }
 
 /// Position of `score` between `memoryless` (0) and `adaptive` (1); `None` unless `adaptive` exceeds `memoryless` by

@@ -47,7 +47,7 @@ fn to_strings(texts: &[&str]) -> Vec<String> {
     texts.iter().map(|t| (*t).to_owned()).collect()
 }
 
-/// A sentence for a caption if the models of a task set had different token budgets or thinking modes.
+/// A sentence for a caption if the models of a task set had different token budgets, thinking modes or sampling parameters.
 fn budget_note<'r>(results: impl IntoIterator<Item = &'r MethodResult>) -> String {
     let mut by_task_set: BTreeMap<&str, BTreeMap<&TokenBudget, BTreeSet<String>>> = BTreeMap::new();
     for r in results {
@@ -62,14 +62,18 @@ fn budget_note<'r>(results: impl IntoIterator<Item = &'r MethodResult>) -> Strin
             let thinking = budget.thinking.as_deref().unwrap_or("unknown");
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             let (play, reflect) = (budget.play_tokens, budget.reflect_tokens);
-            format!("{play} per action, {reflect} per reflection, thinking {thinking}: {}", names.join(", "))
+            let names = names.join(", ");
+            format!("{play} per action, {reflect} per reflection, thinking {thinking}, {}: {names}", budget.sampling)
         }));
     }
     if notes.is_empty() {
         return String::new();
     }
     let notes: Vec<String> = notes.into_iter().collect();
-    format!(" The models had different token budgets or thinking modes. Maximum tokens {}.", notes.join("; "))
+    format!(
+        " The models had different token budgets, thinking modes or sampling parameters. Maximum tokens {}.",
+        notes.join("; ")
+    )
 }
 
 /// One table per task set.

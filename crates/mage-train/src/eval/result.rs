@@ -20,6 +20,9 @@ pub struct EvalResult {
     pub exact: bool,
     /// Failed tasks.
     pub errors: u64,
+    /// Failed tasks by reason.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub failures: BTreeMap<String, u64>,
     /// Fraction of invalid actions.
     pub invalid: f64,
 }
@@ -27,11 +30,11 @@ pub struct EvalResult {
 impl EvalResult {
     /// The result of trajectories, each with the index of its task.
     pub fn new<'t>(trajectories: impl IntoIterator<Item = (usize, &'t Trajectory)>, episodes: u32) -> Self {
-        let (mut results, mut errors) = (Vec::new(), 0);
+        let (mut results, mut failures) = (Vec::new(), BTreeMap::<String, u64>::new());
         for (task, trajectory) in trajectories {
             match trajectory.result() {
                 Some(result) => results.push((task, result)),
-                None => errors += 1,
+                None => *failures.entry(trajectory.error.clone().unwrap_or_default()).or_default() += 1,
             }
         }
         let summary = summarise(&results, episodes, UnplayedEpisodes::NotCounted);
@@ -42,7 +45,8 @@ impl EvalResult {
             by_opponent: summary.by_opponent.iter().map(|(name, slice)| (name.clone(), score(slice))).collect(),
             by_seat: summary.by_seat.iter().map(|(seat, slice)| (*seat, score(slice))).collect(),
             exact: summary.overall.exact,
-            errors,
+            errors: failures.values().sum(),
+            failures,
             invalid: summary.overall.invalid.rate.unwrap_or(0.0),
         }
     }

@@ -35,6 +35,9 @@ impl PromptCodec {
             location: "model.path".to_owned(),
             problem: format!("the vocabulary has no {what}; use a model with a chat vocabulary or a compact one"),
         };
+        if thinking == Thinking::On && renderer.control().think_end.is_none() {
+            return Err(missing("thinking tags (`</think>`), which thinking needs"));
+        }
         let end = renderer.control().end_of_turn.ok_or_else(|| missing("end-of-turn token"))?;
         let (words, unknown) = match form {
             PromptForm::Full => (HashMap::new(), 0),

@@ -62,6 +62,12 @@ impl ModelAddress {
 
 /// Run and checkpoint name of `RUN/checkpoints/NAME`.
 fn split_checkpoint(path: &Path) -> Option<(&Path, &str)> {
+    if path.parent().is_some_and(|folder| folder.as_os_str().is_empty()) {
+        // A name without a folder, within `RUN/checkpoints`.
+        let here = std::env::current_dir().ok()?;
+        let is_run = here.ends_with("checkpoints") && path.is_dir() && RunDir::is_run(Path::new(".."));
+        return is_run.then_some((Path::new(".."), path.file_name()?.to_str()?));
+    }
     let folder = path.parent().filter(|folder| folder.file_name().is_some_and(|name| name == "checkpoints"))?;
     // Without a parent folder, the run is the current directory.
     let run = folder.parent().map(|run| if run.as_os_str().is_empty() { Path::new(".") } else { run });

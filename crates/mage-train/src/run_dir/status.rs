@@ -55,7 +55,10 @@ pub fn last_episode_optima(run: &Path) -> Option<(f64, f64)> {
 
 /// Seconds spent on updates, including those that were repeated after an interruption.
 pub fn update_seconds(run: &Path) -> f64 {
-    json_lines(&run.join("timing.jsonl")).iter().filter_map(|line| line["total"].as_f64()).sum()
+    json_lines(&run.join("timing.jsonl"))
+        .iter()
+        .filter_map(|line| line["total"].as_f64())
+        .fold(0.0, |sum, seconds| sum + seconds)
 }
 
 /// Updates after which a checkpoint was saved, whether or not it still exists.

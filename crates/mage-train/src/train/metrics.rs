@@ -59,6 +59,9 @@ pub(super) fn add_eval_metrics(metrics: &mut BTreeMap<String, f64>, result: &Eva
         add("se", score.se);
         add("won", won.mean);
     }
+    if result.errors > 0 {
+        metrics.insert("eval/errors".to_owned(), result.errors as f64);
+    }
 }
 
 impl Training {

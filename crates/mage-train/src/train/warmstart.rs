@@ -48,12 +48,19 @@ impl WarmStart {
         };
         let expert = match recipe.warmstart.expert.as_str() {
             "" | "random" => None,
-            name => Some(env.env_spec.scripted_agent(&ScriptedAgentQuery {
-                name,
-                population: &env.population,
-                split: &recipe.env.split,
-                episodes: meta_episodes.config().episodes,
-            })?),
+            name => {
+                let query = ScriptedAgentQuery {
+                    name,
+                    population: &env.population,
+                    split: &recipe.env.split,
+                    episodes: meta_episodes.config().episodes,
+                };
+                let of_key = |e: mage_env::Error| Error::Recipe {
+                    location: "warmstart.expert".to_owned(),
+                    problem: e.to_string(),
+                };
+                Some(env.env_spec.scripted_agent(&query).map_err(of_key)?)
+            }
         };
         Ok(WarmStart {
             env_spec: Arc::clone(&env.env_spec),
@@ -71,7 +78,7 @@ impl WarmStart {
         self.meta_episodes.config()
     }
 
-    /// Samples one meta-episode of expert play.
+    /// Samples one meta-episode of expert play. A failure of the environment is in the trajectory.
     fn play(&self, task: &Task, seed: Seed) -> Result<Trajectory> {
         let config = Arc::clone(self.meta_episodes.config());
         let mut policy = match &self.expert {
@@ -81,11 +88,7 @@ impl WarmStart {
                 ScriptedPolicy::expert(config, expert, self.epsilon, seed.child("epsilon"))
             }
         };
-        let trajectory = block_on(self.meta_episodes.play(task, seed, &mut policy, &())).into_result()?;
-        match trajectory.error {
-            Some(problem) => Err(Error::Stopped(format!("expert play failed: {problem}"))),
-            None => Ok(trajectory),
-        }
+        block_on(self.meta_episodes.play(task, seed, &mut policy, &())).into_result()
     }
 
     /// Number of reflections of a trajectory that equal the expert's, and number of all; `None` without an expert.
@@ -105,7 +108,8 @@ impl WarmStart {
         Some(factual.fold((0, 0), |(count, total), one| (count + one, total + 1)))
     }
 
-    /// The `index`-th batch of `count` generated meta-episodes.
+    /// The `index`-th batch of `count` generated meta-episodes, without those whose environment failed. If all failed,
+    /// the first failure is the error.
     pub fn batch(&self, index: u64, count: usize, seed: Seed, codec: &PromptCodec) -> Result<TokenForest> {
         let (seats, seeds) = (self.env_spec.info().seats, (0..count as u64).map(|i| seed.at(i)));
         let mut tasks: Vec<Task> = seeds
@@ -116,8 +120,13 @@ impl WarmStart {
         let jobs: Vec<(Task, Seed)> = tasks.into_iter().zip(seeds).collect();
         let trajectories: Vec<Trajectory> =
             jobs.par_iter().map(|(task, seed)| self.play(task, *seed)).collect::<Result<_>>()?;
+        if let Some(problem) = trajectories.first().and_then(|t| t.error.as_ref())
+            && trajectories.iter().all(|t| t.error.is_some())
+        {
+            return Err(Error::Stopped(format!("expert play failed: {problem}")));
+        }
         let mut tokenized = Vec::new();
-        for record in trajectories.iter().flat_map(|t| &t.requests) {
+        for record in trajectories.iter().filter(|t| t.error.is_none()).flat_map(|t| &t.requests) {
             let request = mask_request(record, self.episode_config().max_tokens(record.kind));
             let response = codec.response_tokens(&request, &record.completion.text)?;
             tokenized.push((codec.prompt(&record.messages)?, codec.masks(&request, &response)?, response));

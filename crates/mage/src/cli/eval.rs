@@ -65,8 +65,8 @@ pub(crate) struct EvalArgs {
     /// Episodes per task [default: those of the run, otherwise 3]
     #[arg(long, short = 'n', value_parser = whole_number::<u32>(1..=1000))]
     pub(crate) episodes: Option<u32>,
-    /// Maximum turns per episode [default: that of the run's training, without --env for all policies; otherwise the
-    /// environment's]
+    /// Maximum turns per episode [default: for a run that of its training; for other policies that of the first run,
+    /// or the environment's with --env]
     #[arg(long, value_parser = whole_number::<u32>(1..=100_000))]
     pub(crate) max_turns: Option<u32>,
     /// Past episodes in the prompt; short for --method reflexion or react

@@ -15,7 +15,7 @@ use crate::{
 };
 use anyhow::{Context, anyhow};
 use clap::Parser;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use mage_core::prompt::PromptForm;
 use mage_remote::Endpoint;
 use mage_train::{
@@ -38,6 +38,9 @@ use std::{
 
 /// Longest name of a default directory.
 const MAX_FOLDER_NAME: usize = 120;
+
+/// Smallest finished part of a sweep from which the remaining time is estimated.
+const MIN_ESTIMATED_PART: f64 = 0.02;
 
 pub(crate) fn run(app: &App, args: &SweepArgs, out: &Output) -> anyhow::Result<()> {
     match (args.sweep.as_str(), &args.shown) {
@@ -418,7 +421,8 @@ impl SweepRunner<'_> {
                 failed.push(cell.id.clone());
             }
             let mut line = format!("[{}/{}] {} {state} after {}", n + 1, pending.len(), cell.id, duration(seconds));
-            if !self.stopped() {
+            // The first cells may be scripted evaluations, which say little about the time of trainings.
+            if !self.stopped() && done >= MIN_ESTIMATED_PART * total {
                 let left = start.elapsed().as_secs_f64() * (total - done) / done.max(1e-9);
                 line += &format!("; about {} left", duration(left));
             }
@@ -450,8 +454,13 @@ impl SweepRunner<'_> {
     }
 
     fn bar(&self, total: f64) -> ProgressBar {
-        let style = ProgressStyle::with_template("[{bar:30}] {percent} %, {eta} left  {wide_msg}")
+        let style = ProgressStyle::with_template("[{bar:20}] {percent} %{time_left}  {wide_msg}")
             .expect("the template is valid")
+            .with_key("time_left", |state: &ProgressState, to: &mut dyn std::fmt::Write| {
+                if f64::from(state.fraction()) >= MIN_ESTIMATED_PART {
+                    let _ = write!(to, ", {} left", duration(state.eta().as_secs_f64()));
+                }
+            })
             .progress_chars("=> ");
         self.out.progress(total.max(1.0) as u64, "").with_style(style)
     }

@@ -276,6 +276,13 @@ fn report(outcome: &TrainOutcome, dir: &Path, playable: bool, out: &Output) -> a
         outcome.unit,
         after.score.first().map_or(0, |e| e.count)
     ))?;
+    for (result, when) in
+        [(outcome.before.as_ref(), "before"), (Some(after), "after"), (Some(without_memory), "without memory")]
+    {
+        for (reason, count) in result.iter().flat_map(|result| &result.failures) {
+            out.warn(format!("evaluation {when}: {count} tasks failed: {reason}"));
+        }
+    }
     let mut header = vec!["episode", "before", "after", "without memory"];
     if outcome.ceilings.is_some() {
         header.extend(["memoryless optimum", "Bayes-adaptive optimum"]);

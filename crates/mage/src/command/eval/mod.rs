@@ -93,7 +93,7 @@ pub(crate) fn run_until(
             return Err(usage(format!("{}: the directory {} does not exist", path.display(), folder.display())));
         }
     }
-    check_policies(args)?;
+    check_policies(app, args)?;
     let prices = prices(&args.remote)?;
     let setup = EvalSetup::new(app, args, stop, out)?;
     let runtime = BackgroundRuntime(Some(runtime(0)?));
@@ -127,25 +127,9 @@ pub(crate) fn run_until(
             PolicyComparison::new(first, second, setup.episodes, setup.seeds)
         })
         .collect();
-    if !out.json && reports.len() > 1 {
-        out.line(report::summary_table(&reports) + "\n")?;
-    }
-    for (i, report) in reports.iter().enumerate() {
-        if out.json {
-            out.object(report)?;
-        } else {
-            report.print(out, i > 0)?;
-        }
-    }
-    if !out.json
-        && let Some(text) = report::budget_differences(&reports)
-    {
-        out.line(format!("\n{text}"))?;
-    }
-    for comparison in &comparisons {
-        if out.json { out.object(comparison)? } else { comparison.print(out)? }
-    }
-    // Files are written after the results are printed, so that a full disk does not lose them.
+    let printed = print_results(&reports, &comparisons, out);
+    // Files are written after the results are printed, so that a full disk does not lose them, and also if stdout is
+    // closed.
     if let Some(path) = &args.summary {
         let unit = setup.env.env_spec.info().unit;
         let summary = EvalSummary {
@@ -174,7 +158,28 @@ pub(crate) fn run_until(
         write_file(path, &bytes)?;
         out.hint(format!("plot: {}", path.display()));
     }
+    printed?;
     failure_error(&results, args.trajectories.is_some()).map_or(Ok(()), Err)
+}
+
+/// Prints all tables, or with `--json` one object per policy and comparison.
+fn print_results(
+    reports: &[PolicyReport<'_>],
+    comparisons: &[PolicyComparison<'_>],
+    out: &Output,
+) -> anyhow::Result<()> {
+    if out.json {
+        reports.iter().try_for_each(|report| out.object(report))?;
+        return comparisons.iter().try_for_each(|comparison| out.object(comparison));
+    }
+    if reports.len() > 1 {
+        out.line(report::summary_table(reports) + "\n")?;
+    }
+    reports.iter().enumerate().try_for_each(|(i, report)| report.print(out, i > 0))?;
+    if let Some(text) = report::setting_differences(reports) {
+        out.line(format!("\n{text}"))?;
+    }
+    comparisons.iter().try_for_each(|comparison| comparison.print(out))
 }
 
 /// The error of an evaluation with failed meta-episodes: their number, the most frequent reason, and how to retry them.
@@ -195,7 +200,7 @@ fn failure_error(results: &[PolicyResults], stored: bool) -> Option<anyhow::Erro
 }
 
 /// There is no default policy, and a prompt method needs a model.
-fn check_policies(args: &EvalArgs) -> anyhow::Result<()> {
+fn check_policies(app: &App, args: &EvalArgs) -> anyhow::Result<()> {
     if !args.policies.is_empty() || args.remote.endpoint.is_some() {
         return Ok(());
     }
@@ -203,9 +208,12 @@ fn check_policies(args: &EvalArgs) -> anyhow::Result<()> {
         [] => "no policy",
         _ => "--method requires a model",
     };
+    let env_spec = app.registry.get(args.env.as_deref().unwrap_or("kuhn")).map_err(usage)?;
+    let agents: Vec<String> = env_spec.scripted_agents().into_iter().map(|agent| agent.name).collect();
     Err(usage(format!(
-        "{reason}: name a scripted agent, a run or a model, or add --endpoint URL and --model NAME for a model behind an \
-         endpoint"
+        "{reason}: name a scripted agent (random, {}), a run (`mage runs` lists them) or a model, or add --endpoint URL \
+         and --model NAME for a model behind an endpoint",
+        agents.join(", ")
     )))
 }
 

@@ -160,13 +160,12 @@ impl ProgressState {
         }
         let (which, seconds) = (if first { "first" } else { "next" }, duration(silence.as_secs_f64()));
         let Some(client) = self.clients.first() else {
-            return Some(format!("waiting for the {which} completion for {seconds}"));
+            return Some(format!("waiting {seconds} for the {which} completion"));
         };
         let (address, limits) = (client.endpoint().address(), client.endpoint().limits);
         let [timeout, deadline] = [limits.attempt_timeout, limits.deadline].map(|d| duration(d.as_secs_f64()));
         Some(format!(
-            "waiting for the {which} response of {address} for {seconds}; an attempt ends after {timeout}, a request after \
-             {deadline}"
+            "waiting {seconds}, at most {deadline}, for the {which} response of {address} (attempts of {timeout})"
         ))
     }
 }
@@ -201,7 +200,7 @@ mod tests {
         let minute = Duration::from_secs(60);
         assert_eq!(state(None).wait(minute), None);
         let wait = state(Some(Arc::default())).wait(minute).unwrap();
-        assert!(wait.starts_with("waiting for the first completion for "), "{wait}");
+        assert!(wait.starts_with("waiting ") && wait.ends_with(" for the first completion"), "{wait}");
     }
 
     #[test]

@@ -261,16 +261,21 @@ impl<'a> PolicyReport<'a> {
         });
         out.line(format!("\n{}", table(&header, rows)))?;
         let cells = |r: &RateEstimate| [r.tasks.to_string(), rate(r)];
+        let exact_wins = curve.iter().all(|at| at.win_probability.is_some());
         let best = self.ceilings.map_or(&[][..], |c| &c.mean.pass_at_k);
         let rows = curve.iter().map(|at| {
             let i = at.k as usize - 1;
             let mut row = vec![at.k.to_string()];
-            row.extend(cells(&at.won));
+            match at.win_probability.filter(|_| exact_wins) {
+                Some(won) => row.extend([won.count.to_string(), probability(&won)]),
+                None => row.extend(cells(&at.won)),
+            }
             row.extend(cells(&at.pass_at_k));
             row.extend(best.get(i).map(|p| format!("{} %", percent(*p))));
             row
         });
-        let mut header = vec!["episode", "n", "won", "n", "Pass@k"];
+        let won = if exact_wins { "won (exact)" } else { "won" };
+        let mut header = vec!["episode", "n", won, "n", "Pass@k"];
         header.extend((!best.is_empty()).then_some("best Pass@k"));
         out.line(format!("\n{}", table(&header, rows)))?;
         if self.stopped() {
@@ -350,7 +355,7 @@ pub(super) fn summary_table(reports: &[PolicyReport<'_>]) -> String {
     let rows = reports.iter().map(|r| {
         let curve = &r.summary.overall.by_episode;
         let scores = [curve.first(), curve.last()].map(|at| at.and_then(|at| at.score.mean));
-        let mut row = vec![r.name.to_owned(), r.summary.overall.meta_episodes.to_string()];
+        let mut row = vec![r.name.to_owned(), r.summary.overall.tasks.to_string()];
         row.push(if r.summary.overall.exact { "exact" } else { "sampled" }.to_owned());
         row.push(scores[0].map_or_else(dash, score));
         if episodes > 1 {
@@ -404,6 +409,15 @@ pub(super) fn mean(m: &MeanEstimate) -> String {
     }
 }
 
+/// A mean probability in percent.
+fn probability(m: &MeanEstimate) -> String {
+    match (m.mean, m.interval) {
+        (Some(x), Some(i)) => format!("{} % [{}, {}]", percent(x), percent(i.low), percent(i.high)),
+        (Some(x), None) => format!("{} %", percent(x)),
+        (None, _) => "-".to_owned(),
+    }
+}
+
 fn rate(r: &RateEstimate) -> String {
     r.rate.map_or_else(
         || "-".to_owned(),
@@ -447,23 +461,42 @@ fn sampling_json(
     sampling
 }
 
-/// States how the token budgets and thinking modes of the models differ, if they do: scores are then not comparable
-/// without reservation.
-pub(super) fn budget_differences(reports: &[PolicyReport<'_>]) -> Option<String> {
-    let budgets = reports.iter().filter(|report| report.decoding.is_some()).map(|report| {
-        let config = report.episode_config;
-        (report.name, (config.play_tokens, config.reflect_tokens, report.thinking))
-    });
-    let budgets: Vec<_> = budgets.collect();
-    let first = budgets.first()?.1;
-    if budgets.iter().all(|(_, budget)| *budget == first) {
+/// States how turn limits, token budgets, thinking modes and sampling parameters of the policies differ, if they do:
+/// scores are then not comparable without reservation.
+pub(super) fn setting_differences(reports: &[PolicyReport<'_>]) -> Option<String> {
+    let names = ["turns", "play tokens", "reflection tokens", "thinking", "temperature", "top-p", "top-k", "min-p"];
+    let settings: Vec<[Option<String>; 8]> = reports
+        .iter()
+        .map(|report| {
+            let (config, params) = (report.episode_config, report.decoding.map(|decoding| &decoding.params));
+            let of_model = |text: String| params.map(|_| text);
+            [
+                Some(config.max_turns.to_string()),
+                of_model(config.play_tokens.to_string()),
+                of_model(config.reflect_tokens.to_string()),
+                of_model(thinking_text(report.thinking).to_owned()),
+                params.map(|params| params.temperature.to_string()),
+                params.map(|params| params.top_p.to_string()),
+                params.map(|params| params.top_k.to_string()),
+                params.map(|params| params.min_p.to_string()),
+            ]
+        })
+        .collect();
+    // Policies without a model have turn limits only.
+    let differs = |i: &usize| {
+        let mut values = settings.iter().filter_map(|of_policy| of_policy[*i].as_ref());
+        values.next().is_some_and(|first| values.any(|other| other != first))
+    };
+    let shown: Vec<usize> = (0..names.len()).filter(differs).collect();
+    if shown.is_empty() {
         return None;
     }
-    let rows = budgets.iter().map(|(name, (play, reflect, thinking))| {
-        vec![(*name).to_owned(), play.to_string(), reflect.to_string(), thinking_text(*thinking).to_owned()]
+    let header: Vec<&str> = std::iter::once("policy").chain(shown.iter().map(|i| names[*i])).collect();
+    let rows = reports.iter().zip(&settings).map(|(report, of_policy)| {
+        let cells = shown.iter().map(|i| of_policy[*i].clone().unwrap_or_else(|| "-".to_owned()));
+        std::iter::once(report.name.to_owned()).chain(cells).collect()
     });
-    let table = table(&["policy", "play tokens", "reflection tokens", "thinking"], rows);
-    Some(format!("The models had different token budgets or thinking modes:\n\n{table}"))
+    Some(format!("The policies had different settings:\n\n{}", table(&header, rows)))
 }
 
 fn thinking_text(thinking: Option<Thinking>) -> &'static str {
