@@ -44,6 +44,11 @@ impl ChatTemplate {
             filters::format(state, format, values)
         });
         env.add_filter("indent", indent);
+        env.add_filter("tojson", tojson);
+        env.add_filter("replace", replace);
+        // They can make lists of any length, and templates of released models do not use them.
+        env.remove_filter("batch");
+        env.remove_filter("slice");
         env.add_function("raise_exception", |text: String| -> std::result::Result<Value, minijinja::Error> {
             Err(minijinja::Error::new(ErrorKind::InvalidOperation, text))
         });
@@ -116,6 +121,26 @@ fn indent(
     filters::indent(text, width, first, blank, named)
 }
 
+/// The filter of minijinja, without indentation by more than [`MAX_INDENT`] columns.
+fn tojson(value: &Value, indent: Option<Value>, named: Kwargs) -> std::result::Result<Value, minijinja::Error> {
+    let columns = indent.clone().or(named.get("indent")?).and_then(|columns| columns.as_usize());
+    if columns.is_some_and(|columns| columns > MAX_INDENT) {
+        let problem = format!("tojson with an indentation of more than {MAX_INDENT} columns");
+        return Err(minijinja::Error::new(ErrorKind::InvalidOperation, problem));
+    }
+    filters::tojson(value, indent, named)
+}
+
+/// The filter of minijinja, with a limit on the length of the result.
+fn replace(text: String, from: String, to: String) -> std::result::Result<String, minijinja::Error> {
+    let length = text.len().saturating_add(text.matches(&*from).count().saturating_mul(to.len()));
+    if length > MAX_BYTES {
+        let problem = format!("replace makes a text of more than {MAX_BYTES} bytes");
+        return Err(minijinja::Error::new(ErrorKind::InvalidOperation, problem));
+    }
+    Ok(text.replace(&*from, &to))
+}
+
 /// Rendered text; an error beyond [`MAX_BYTES`].
 struct LimitedText {
     bytes: Vec<u8>,
@@ -169,14 +194,25 @@ mod tests {
             "{{ '{:>1000000000}'.format(1) }}",
             "{{ 'a'|indent(10000000000) }}",
             "{{ 'a'|indent(width=10000000000) }}",
+            "{{ [1]|tojson(indent=1000000000) }}",
+            "{{ [1]|tojson(1000000000) }}",
         ] {
             let error = render(source).unwrap_err().to_string();
             assert!(error.contains("too wide") || error.contains("1000 columns"), "{source}: {error}");
+        }
+        for (source, expected) in [
+            ("{{ 'a'|list|batch(1000000000)|list }}", "batch"),
+            ("{{ 'abc'|slice(1000000000)|list }}", "slice"),
+            ("{% set x = 'a' * 20000 %}{{ x|replace('a', x)|length }}", "replace makes a text of more than"),
+        ] {
+            let error = render(source).unwrap_err().to_string();
+            assert!(error.contains(expected), "{source}: {error}");
         }
         let accepted = [
             ("{{ '%5d of 20250101 ** %s'|format(1, 2) }}", "    1 of 20250101 ** 2"),
             ("{{ '{:>3}, {}'.format(1, 2) }}", "  1, 2"),
             ("{{ 'a\nb'|indent(2) }}", "a\n  b"),
+            ("{{ {'a': 1}|tojson }} {{ 'aba'|replace('a', 'c') }}", "{\"a\": 1} cbc"),
         ];
         for (source, text) in accepted {
             assert_eq!(render(source).unwrap(), text);

@@ -41,8 +41,8 @@ pub(crate) fn wrap(text: &str, width: usize) -> String {
     text.split('\n').map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Replaces control characters, which could change the title, the colours or the contents of a terminal. Line breaks,
-/// tabs and the sequences of our own styles are kept.
+/// Replaces control characters, which could change the title, the colours or the contents of a terminal, and characters
+/// that reorder or break lines. Line breaks, tabs and the sequences of our own styles are kept.
 pub(crate) fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -52,7 +52,9 @@ pub(crate) fn printable(text: &str) -> String {
             rest = &rest[style.len()..];
             continue;
         }
-        out.push(if c.is_control() && !matches!(c, '\n' | '\t') { char::REPLACEMENT_CHARACTER } else { c });
+        let reorders = matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        let foreign = c.is_control() && !matches!(c, '\n' | '\t') || reorders;
+        out.push(if foreign { char::REPLACEMENT_CHARACTER } else { c });
         rest = &rest[c.len_utf8()..];
     }
     out
@@ -97,6 +99,7 @@ mod tests {
         let title = printable("ro\u{1b}]0;pwn\u{7}d \u{9b}31m \u{7f}\r\0");
         assert!(title.chars().all(|c| !c.is_control()), "{title:?}");
         assert_eq!(printable("ro\u{1b}]0;x"), "ro\u{fffd}]0;x");
+        assert_eq!(printable("a\u{202e}b\u{2028}c\u{2069}"), "a\u{fffd}b\u{fffd}c\u{fffd}");
     }
 
     #[test]

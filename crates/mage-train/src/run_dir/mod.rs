@@ -504,6 +504,12 @@ fn verify(path: &Path) -> Result<TrainProgress> {
     let text = fs::read(&manifest).map_err(Error::io(&manifest))?;
     let hashes: BTreeMap<String, String> =
         serde_json::from_slice(&text).map_err(|e| damaged(&manifest, &format!("invalid JSON ({e})")))?;
+    for entry in fs::read_dir(path).map_err(Error::io(path))? {
+        let name = entry.map_err(Error::io(path))?.file_name().to_string_lossy().into_owned();
+        if name.ends_with(".safetensors") && !hashes.contains_key(&name) {
+            return Err(damaged(&manifest, &format!("`{name}` is not listed")));
+        }
+    }
     for (file, hash) in &hashes {
         let file = path.join(file);
         let bytes = fs::read(&file).map_err(Error::io(&file))?;

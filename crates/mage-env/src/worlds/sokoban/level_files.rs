@@ -69,6 +69,10 @@ pub fn load_levels(path: &Path) -> Result<Vec<SokobanLevel>> {
 
 fn collect(path: &Path, files: &mut Vec<PathBuf>, visited: &mut VisitedFolders) -> Result<()> {
     if !path.is_dir() {
+        // A pipe or a device would block or never end.
+        if path.exists() && !path.is_file() {
+            return Err(Error::invalid(path.display().to_string(), "is not a regular file; level files must be"));
+        }
         files.push(path.to_owned());
         return Ok(());
     }
@@ -97,6 +101,8 @@ mod tests {
         for name in ["one", "two"] {
             std::os::unix::fs::symlink(".", folder.path().join(name)).unwrap();
         }
+        let device = load_levels(Path::new("/dev/null")).unwrap_err().to_string();
+        assert!(device.contains("/dev/null: is not a regular file"), "{device}");
         let error = load_levels(folder.path()).unwrap_err().to_string();
         assert!(error.contains("remove the link"), "{error}");
     }
