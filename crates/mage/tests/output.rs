@@ -113,6 +113,8 @@ fn shells_complete_names_and_values() {
         (&["play", "--opponent", "aggr"], "aggressive"),
         (&["env", "show", "--population", "pap"], "paper"),
         (&["sweep", "table"], "table1"),
+        (&["recipe", "explain", "optim.upd"], "optim.updates"),
+        (&["recipe", "explain", "lam"], "lamer"),
         (&["completions", "z"], "zsh"),
     ] {
         let found = completions(words);
@@ -121,9 +123,11 @@ fn shells_complete_names_and_values() {
     }
     let dir = tempfile::tempdir().unwrap();
     ok(&mut train(&dir.path().join("runs/kuhn-7"), &["--set", "optim.updates=1"]));
-    let mut shell = command();
-    shell.env("MAGE_COMPLETE", "fish").current_dir(dir.path()).args(["--", "mage", "eval", "runs/kuhn"]);
-    assert!(stdout(&shell.output().unwrap()).contains("runs/kuhn-7"));
+    for (typed, expected) in [("runs/kuhn", "runs/kuhn-7"), ("runs/kuhn-7@", "runs/kuhn-7@best")] {
+        let mut shell = command();
+        shell.env("MAGE_COMPLETE", "fish").current_dir(dir.path()).args(["--", "mage", "eval", typed]);
+        assert!(stdout(&shell.output().unwrap()).contains(expected), "{typed}");
+    }
 }
 
 #[test]

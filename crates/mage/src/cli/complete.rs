@@ -107,6 +107,10 @@ impl Names {
         Some(ArgValueCompleter::new(match id {
             "recipes" | "engine" => toml(names(&self.recipes)),
             "set" | "key" => names(&self.keys),
+            "names" => {
+                let keys = self.keys.iter().map(|(key, help)| (key.trim_end_matches('=').to_owned(), help.clone()));
+                toml(names(&Arc::new(keys.chain(self.recipes.iter().cloned()).collect())))
+            }
             "env" => names(&self.environments),
             "preset" => names(&self.presets),
             "method" => names(&self.methods),
@@ -149,8 +153,10 @@ impl ValueCompleter for Values {
             self.names.iter().filter(|(name, _)| name.starts_with(&*typed)).map(candidate).collect();
         if self.runs {
             let runs = find_runs(Path::new("runs")).unwrap_or_default();
-            let runs = runs.into_iter().filter(|run| run.to_string_lossy().starts_with(&*typed));
-            found.extend(runs.map(CompletionCandidate::new));
+            let checkpoints: &[&str] = if typed.contains('@') { &["@best", "@latest"] } else { &[""] };
+            let addresses =
+                runs.iter().flat_map(|run| checkpoints.iter().map(|name| format!("{}{name}", run.display())));
+            found.extend(addresses.filter(|address| address.starts_with(&*typed)).map(CompletionCandidate::new));
         }
         if let Some(extension) = self.paths {
             let wanted = move |path: &Path| extension.is_empty() || path.extension().is_some_and(|e| e == extension);

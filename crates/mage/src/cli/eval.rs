@@ -12,10 +12,10 @@ use std::{ffi::OsString, path::PathBuf};
 
 /// Examples and method list of `mage eval --help`.
 const EVAL_HELP: &str = "Examples:
-  mage eval bayes --tasks 20000             a scripted agent
+  mage eval bayes --tasks 20000           # a scripted agent
   mage eval bayes --memory none --tasks 20000
-  mage eval runs/kuhn-1                     repeats the final evaluation of a run
-  mage eval runs/kuhn-1@best runs/kuhn-1    its best checkpoint and its last
+  mage eval runs/kuhn-1                   # repeats the final evaluation of a run
+  mage eval runs/kuhn-1@best runs/kuhn-1  # its best checkpoint and its last
   mage eval runs/kuhn-1 --population mine.toml --split out-of-domain
   mage eval --endpoint http://127.0.0.1:8000 --model Qwen3-4B \\
     --preset sokoban-3 --tasks 128 --episodes 10 --early-stop \\
@@ -29,8 +29,8 @@ Methods: react (no memory across episodes), cot (step-by-step reasoning, no memo
 episode), a-mem (linked and evolving memory items), memento (case-based planning). All policies and methods are evaluated \
 on the same task set, and each is compared with the first.
 
-Scores are exact (expectations over moves and deals) where the game and the sampling parameters allow it, otherwise \
-sampled; the tables state which. The gap closed is the position of a score between the memoryless (0 %) and the \
+Scores are exact (expectations over moves and deals) where the game, the policy and the sampling parameters allow it, \
+otherwise sampled, as for scripted agents; the tables state which. The gap closed is the position of a score between the memoryless (0 %) and the \
 Bayes-adaptive optimum (100 %); it is absent where the gap is smaller than the uncertainty of the score.
 
 The API key of an endpoint is read from an environment variable (--key-env) and never stored. With --json, there is one \
@@ -196,8 +196,8 @@ pub(crate) enum MemoryArg {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  mage sweep list                          list presets\
-    \n  mage sweep table1 --dry-run               list the cells, estimate the time\
+#[command(after_help = "Examples:\n  mage sweep list                         # list presets\
+    \n  mage sweep table1 --dry-run             # list the cells, estimate the time\
     \n  mage sweep table1 && mage report sweeps/table1\
      \n  mage sweep paper/table1 --endpoint http://127.0.0.1:8000 \\\
      \n    --model Qwen3-4B\
@@ -233,7 +233,7 @@ pub(crate) struct SweepArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  mage report                           all of runs/ and sweeps/\
+#[command(after_help = "Examples:\n  mage report                         # all of runs/ and sweeps/\
     \n  mage report runs/kuhn-1 eval.jsonl eval.json --out kuhn-report\
     \n  mage sweep table1 && mage report sweeps/table1\n\n\
     Paths are run directories, evaluation trajectories (mage eval --trajectories), summaries (--summary), or directories of \

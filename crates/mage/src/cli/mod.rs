@@ -206,11 +206,11 @@ impl RecipeOverrides {
 #[derive(Debug, Args)]
 #[command(after_help = "Recipes and methods are merged left to right; later ones override earlier ones.\n\n\
     Examples:\
-    \n  mage train                              Kuhn poker with MAGE, minutes on two cores\
-    \n  mage train kuhn lamer --seed 3          Kuhn poker with LaMer's credit assignment\
-    \n  mage train tictactoe-blind              opponents that it must identify\
+    \n  mage train                            # Kuhn poker with MAGE, minutes on two cores\
+    \n  mage train kuhn lamer --seed 3        # Kuhn poker with the credit of LaMer\
+    \n  mage train tictactoe-blind            # opponents that it must identify\
     \n  mage train my.toml --set optim.updates=50\
-    \n  mage train --resume runs/kuhn-1         continue an interrupted run\n\n\
+    \n  mage train --resume runs/kuhn-1       # continue an interrupted run\n\n\
     Ctrl-C stops after the current update and saves a checkpoint; a second Ctrl-C stops immediately. Both can be resumed.")]
 pub(crate) struct TrainArgs {
     /// Embedded recipes, methods and TOML files (`mage recipe list`)
@@ -276,10 +276,10 @@ pub(crate) enum RecipeCommand {
         set: Vec<String>,
     },
     /// Explain keys and sections with their values in effect, recipes, or methods
-    #[command(after_help = "Examples:\n  mage recipe explain                       all keys of the default recipe\
-        \n  mage recipe explain optim.updates loss    a key and a section\
-        \n  mage recipe explain loss tictactoe        a section, as a recipe sets it\
-        \n  mage recipe explain lamer                 a method, with the keys it sets")]
+    #[command(after_help = "Examples:\n  mage recipe explain                     # all keys of the default recipe\
+        \n  mage recipe explain optim.updates loss  # a key and a section\
+        \n  mage recipe explain loss tictactoe      # a section, as a recipe sets it\
+        \n  mage recipe explain lamer               # a method, with the keys it sets")]
     Explain {
         /// Keys and sections, such as optim.updates or optim; embedded recipes, methods and TOML files
         #[arg(value_name = "KEY|RECIPE")]

@@ -29,8 +29,7 @@ pub(crate) enum ModelCommand {
     New(ModelNewArgs),
     /// Show a model's architecture, vocabulary, parameter count and memory use, without reading its weights
     #[command(
-        after_help = "Examples:\n  mage model info my-model\n  mage model info config.json   size of a model that does not \
-                            exist yet"
+        after_help = "Examples:\n  mage model info my-model\n  mage model info config.json  # size of a model that does not exist yet"
     )]
     Info(ModelInfoArgs),
     /// Compute log-probabilities of given tokens
