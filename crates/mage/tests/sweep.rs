@@ -78,6 +78,12 @@ fn a_sweep_resumes_and_its_report_contains_all_cells() {
     let nothing = stdout(&sweep(&[]));
     assert!(cells(&nothing).is_empty() && nothing.contains("\"finished\":5"), "all cells are finished: {nothing}");
 
+    fs::remove_file(trajectories.with_file_name("summary.json")).unwrap();
+    let shown = mage(&["sweep", &grid, "--out", &out]);
+    let progress = String::from_utf8_lossy(&shown.stderr).into_owned();
+    assert!(progress.contains("[1/1] kuhn/bayes-on-kuhn finished after") && progress.contains(", Pass@"), "{progress}");
+    assert!(stdout(&shown).contains("all cells are finished, except those that need --endpoint; build"), "{progress}");
+
     // Finished cells have their scores, and their lines fit 80 columns.
     let plan = stdout(&mage(&["sweep", &grid, "--out", &out, "--dry-run"]));
     let of = |id: &str| plan.lines().find(|l| l.starts_with(&format!("{id} "))).unwrap_or_else(|| panic!("{plan}"));

@@ -236,6 +236,15 @@ fn recipe_change(app: &App, recipes: &[String], set: &[String], run: &Path) -> a
     }))
 }
 
+/// The result of a finished cell: `, score 0.21`, or for an evaluation its Pass@k.
+fn result_text(cell: &SweepCell, dir: &Path, sweep: &Sweep) -> String {
+    match cell.score(dir) {
+        Some(CellScore::Score(mean)) => format!(", score {}", score(mean)),
+        Some(CellScore::PassAtK(rate)) => format!(", Pass@{} {:.1} %", sweep.episodes, 100.0 * rate),
+        None => String::new(),
+    }
+}
+
 fn dry_run(
     app: &App,
     sweep: &Sweep,
@@ -306,11 +315,7 @@ fn dry_run(
     }
     out.line(format!("{}: {}", styled(BOLD, dir.display()), sweep.description))?;
     let row = |(c, state): (&SweepCell, &CellState)| {
-        let result = match c.score(dir).filter(|_| *state == CellState::Finished) {
-            Some(CellScore::Score(mean)) => format!(", score {}", score(mean)),
-            Some(CellScore::PassAtK(rate)) => format!(", Pass@{} {:.1} %", sweep.episodes, 100.0 * rate),
-            None => String::new(),
-        };
+        let result = if *state == CellState::Finished { result_text(c, dir, sweep) } else { String::new() };
         vec![c.id.clone(), format!("{}{result}", state.name())]
     };
     out.line(columns(&["cell", "state"], cells.iter().zip(&states).map(row)))?;
@@ -420,7 +425,9 @@ impl SweepRunner<'_> {
                 self.out.warn(format!("{}: {e:#}", cell.id));
                 failed.push(cell.id.clone());
             }
-            let mut line = format!("[{}/{}] {} {state} after {}", n + 1, pending.len(), cell.id, duration(seconds));
+            let result = if state == "finished" { result_text(cell, &self.dir, &self.sweep) } else { String::new() };
+            let time = duration(seconds);
+            let mut line = format!("[{}/{}] {} {state} after {time}{result}", n + 1, pending.len(), cell.id);
             // The first cells may be scripted evaluations, which say little about the time of trainings.
             if !self.stopped() && done >= MIN_ESTIMATED_PART * total {
                 let left = start.elapsed().as_secs_f64() * (total - done) / done.max(1e-9);
@@ -444,9 +451,9 @@ impl SweepRunner<'_> {
         }
         if !self.out.json {
             let next = format!("mage report {}", shell_quote(&self.dir));
+            let except = if needs_endpoint > 0 { ", except those that need --endpoint" } else { "" };
             self.out.line(format!(
-                "all cells are finished, except those that need --endpoint; build the report, which states where token budgets \
-                 differ, with {}",
+                "all cells are finished{except}; build the report, which states where token budgets differ, with {}",
                 styled(BOLD, next)
             ))?;
         }
