@@ -63,20 +63,20 @@ fn numbered_lines(mut reader: impl BufRead, max: u64) -> impl Iterator<Item = (u
 }
 
 /// A reader that fails beyond a number of bytes, which can be set while others hold the reader.
-pub(crate) struct LimitedReader<R> {
+pub(crate) struct HeaderLimitReader<R> {
     inner: R,
     remaining: Rc<Cell<u64>>,
 }
 
-impl<R: Read> LimitedReader<R> {
+impl<R: Read> HeaderLimitReader<R> {
     /// Without a limit until one is set.
     pub(crate) fn new(inner: R) -> (Self, Rc<Cell<u64>>) {
         let remaining = Rc::new(Cell::new(u64::MAX));
-        (LimitedReader { inner, remaining: Rc::clone(&remaining) }, remaining)
+        (HeaderLimitReader { inner, remaining: Rc::clone(&remaining) }, remaining)
     }
 }
 
-impl<R: Read> Read for LimitedReader<R> {
+impl<R: Read> Read for HeaderLimitReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let remaining = self.remaining.get();
         if remaining == 0 && !buffer.is_empty() {
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_limited_reader_fails_beyond_its_limit() {
-        let (mut reader, remaining) = LimitedReader::new(&b"0123456789"[..]);
+        let (mut reader, remaining) = HeaderLimitReader::new(&b"0123456789"[..]);
         let mut four = [0; 4];
         reader.read_exact(&mut four).unwrap();
         remaining.set(4);

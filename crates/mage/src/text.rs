@@ -1,7 +1,10 @@
 //! Text for terminals: wrapping at words, and removal of control characters.
 
 use crossterm::terminal;
-use std::io::{self, IsTerminal};
+use std::{
+    io::{self, IsTerminal},
+    path::Path,
+};
 use textwrap::{Options, WordSplitter, core::display_width};
 
 /// The control sequences that [`styled`](crate::output::styled) writes. Text from elsewhere cannot do more with them.
@@ -58,6 +61,16 @@ pub(crate) fn printable(text: &str) -> String {
         rest = &rest[c.len_utf8()..];
     }
     out
+}
+
+/// Quotes a path for a shell.
+pub(crate) fn shell_quote(path: &Path) -> String {
+    let text = path.display().to_string();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@%".contains(c);
+    match !text.is_empty() && text.chars().all(plain) {
+        true => text,
+        false => format!("'{}'", text.replace('\'', "'\\''")),
+    }
 }
 
 /// Shortens a text to `width` columns: from the left if its end identifies it, otherwise from the right.

@@ -1,6 +1,6 @@
 //! Tests of `mage eval` and `mage sweep` with a local model server that can fail.
 
-use crate::common::{command, stderr, text};
+use crate::common::{SWEEP, command, stderr, text};
 use crate::server::Server;
 use mage_core::Trajectory;
 use serde_json::Value;
@@ -286,16 +286,8 @@ fn an_unreachable_endpoint_is_reported_while_requests_are_retried() {
     assert!(line.contains(&format!(": connection refused ({url}")), "{line}");
 }
 
-const GRID: &str = r#"
-    description = "a test"
-    policy = "tiny policy"
-    tasks = 6
-    episodes = 2
-    seeds = [0]
-    [[env]]
-    name = "kuhn"
-    task_sets = ["kuhn"]
-    agents = ["random"]
+/// Prompt methods of a sweep.
+const METHODS: &str = r#"
     [[method]]
     name = "ReAct"
     prompt = "react"
@@ -308,7 +300,7 @@ const GRID: &str = r#"
 fn a_sweep_evaluates_an_endpoint_and_its_report_contains_the_cells() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name).display().to_string();
-    fs::write(at("grid.toml"), GRID).unwrap();
+    fs::write(at("grid.toml"), [SWEEP, METHODS].concat()).unwrap();
     let machine = ServerProcess::start(None);
     let url = format!("http://{}", machine.server.address);
     let sweep = |more: &[&str]| {
@@ -354,7 +346,7 @@ fn a_sweep_evaluates_an_endpoint_and_its_report_contains_the_cells() {
 fn ctrl_c_stops_a_sweep_within_a_cell() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name).display().to_string();
-    fs::write(at("grid.toml"), GRID).unwrap();
+    fs::write(at("grid.toml"), [SWEEP, METHODS].concat()).unwrap();
     let machine = ServerProcess::slow(None, Duration::from_secs(3600));
     let url = format!("http://{}", machine.server.address);
     let sweep = || {

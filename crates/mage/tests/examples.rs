@@ -1,7 +1,7 @@
 //! Every example command of `--help`, README and docs is run with small settings, each in a copy of one workspace.
 //! Examples that need a network, a GPU, a server or official data are parsed only.
 
-use crate::common::{command, json, mage, stderr, stdout};
+use crate::common::{SWEEP, command, json, mage, stderr, stdout};
 use crate::train::SMALL;
 use std::{
     collections::BTreeSet,
@@ -179,18 +179,6 @@ fn documents() -> Vec<PathBuf> {
     }
     found
 }
-
-const SWEEP: &str = r#"
-    description = "mine"
-    policy = "tiny policy"
-    tasks = 6
-    episodes = 2
-    seeds = [0]
-    [[env]]
-    name = "kuhn"
-    task_sets = ["kuhn"]
-    agents = ["random"]
-"#;
 
 /// The files and folders that examples name.
 fn create_workspace(dir: &Path) {

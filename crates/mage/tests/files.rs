@@ -97,7 +97,7 @@ fn paths_that_are_not_utf8_are_accepted() {
     ] {
         ok(command().args(args).arg(path));
     }
-    // A damaged run beside it.
+    // A damaged run in the same directory.
     let broken = dir.path().join(OsStr::from_bytes(b"broken-\xfe"));
     fs::create_dir(&broken).unwrap();
     fs::write(broken.join("recipe.resolved.toml"), b"seed = \xff").unwrap();

@@ -1,4 +1,4 @@
-//! Tests of `mage train`: determinism, interruption, resumption, plans, and rejected recipes.
+//! Tests of `mage train`: determinism, interruption and resumption.
 
 use mage_train::{
     run_dir::{RunDir, checkpoint_path},
@@ -57,7 +57,7 @@ pub(crate) fn ok(command: &mut Command) -> Output {
 }
 
 /// Runs a command that must fail; returns stderr.
-fn fails(command: &mut Command) -> String {
+pub(crate) fn fails(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert!(!output.status.success());
     String::from_utf8(output.stderr).unwrap()
@@ -211,7 +211,7 @@ const SERVER_SETTINGS: &[&str] = &[
 ];
 
 /// Creates a small model; returns the settings with which a server could train it.
-fn server_settings(dir: &Path) -> Vec<String> {
+pub(crate) fn server_settings(dir: &Path) -> Vec<String> {
     let model = dir.join("model");
     let mut warm_start = mage(&["warmstart", "kuhn", "-q", "--out", model.to_str().unwrap()]);
     for set in ["model.hidden_size=16", "model.intermediate_size=32", "model.head_dim=8", "warmstart.steps=2"] {
@@ -259,22 +259,6 @@ fn a_finished_run_is_reported_without_its_engine() {
     let hint = String::from_utf8(again.stderr).unwrap();
     assert!(hint.contains("is already finished after 2 updates") && !hint.contains("waiting"), "{hint}");
     assert!(before == fs::read(run.join("result.json")).unwrap());
-}
-
-#[test]
-fn a_dry_run_of_a_remote_recipe_describes_the_servers() {
-    let dir = tempfile::tempdir().unwrap();
-    let settings = server_settings(dir.path());
-    let mut planned = mage(&["train", "kuhn", "--dry-run", "--set", "engine.kind=tinker"]);
-    planned.args(&settings).args(["--set", "tinker.url=https://engine.example"]);
-    planned.args(["--set", "tinker.key_env=MAGE_TEST_NO_SUCH_KEY"]);
-    planned.args(["--set", "vllm.servers=[\"http://sampler.example:8100\"]"]);
-    let planned = ok(&mut planned);
-    let (plan, warnings) = (String::from_utf8(planned.stdout).unwrap(), String::from_utf8(planned.stderr).unwrap());
-    assert!(plan.contains("tinker (jax) at https://engine.example"), "{plan}");
-    assert!(!plan.contains("cpu") && !plan.contains("memory"), "{plan}");
-    assert!(warnings.contains("MAGE_TEST_NO_SUCH_KEY is not set"), "{warnings}");
-    assert!(warnings.contains("vllm.adapter_dir is empty, and http://sampler.example:8100 cannot see"), "{warnings}");
 }
 
 #[test]
@@ -337,120 +321,6 @@ fn write_errors_name_the_file_and_the_run_can_be_resumed() {
 }
 
 #[test]
-fn a_dry_run_writes_nothing_and_estimates_time_and_memory() {
-    let dir = tempfile::tempdir().unwrap();
-    let output = ok(mage(&["train", "--dry-run", "--json", "--set", "optim.updates=10"]).current_dir(dir.path()));
-    let plan: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(plan["episodes"], 1536);
-    assert!(plan["total_seconds"].as_f64().unwrap() > 0.0);
-    for tokens in ["prompt_tokens", "response_tokens", "kv_bytes_per_token", "activation_bytes_per_token"] {
-        assert!(plan[tokens].as_u64().unwrap() > 500, "{tokens}: {plan}");
-    }
-    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
-    // --out saves the resolved recipe, but does not overwrite a file.
-    let args = ["train", "--dry-run", "--set", "optim.updates=10", "--out", "recipe.toml"];
-    ok(mage(&args).current_dir(dir.path()));
-    assert!(fs::read_to_string(dir.path().join("recipe.toml")).unwrap().contains("updates = 10"));
-    assert!(fails(mage(&args).current_dir(dir.path())).contains("exists already"));
-}
-
-#[test]
-fn prompts_of_evaluations_must_fit_into_the_context_too() {
-    let dir = tempfile::tempdir().unwrap();
-    // Its maximum sequence length is too small for any prompt.
-    let model = crate::common::create_model(dir.path());
-    let longest = |more: &[&str]| -> u32 {
-        let sets = ["play.form=full", "play.memory=history_only", "play.play_tokens=16", "eval.split=train"];
-        let mut command = train(&dir.path().join("run"), &["--set", &format!("model.path={model}")]);
-        sets.iter().chain(more).for_each(|set| _ = command.args(["--set", set]));
-        let text = fails(&mut command);
-        let (_, tokens) = text.split_once("prompt and response take up to ").expect("the cause");
-        tokens.split_once(" tokens").unwrap().0.parse().unwrap()
-    };
-    let equal = longest(&["play.episodes=2", "eval.episodes=2"]);
-    assert_eq!(longest(&["play.episodes=2", "eval.episodes=1"]), equal, "training counts");
-    assert!(longest(&["play.episodes=1", "eval.episodes=2"]) > longest(&["play.episodes=1", "eval.episodes=1"]));
-    assert_eq!(longest(&["play.episodes=1", "eval.episodes=2"]), equal, "evaluations count");
-}
-
-#[test]
-fn a_large_model_is_planned_without_its_weights() {
-    let dir = tempfile::tempdir().unwrap();
-    let config = r#"{"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": 151936, "hidden_size": 2560,
-        "intermediate_size": 9728, "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8,
-        "head_dim": 128, "rms_norm_eps": 1e-6, "rope_theta": 1000000, "tie_word_embeddings": true,
-        "max_position_embeddings": 40960, "hidden_act": "silu", "attention_bias": false}"#;
-    let file = dir.path().join("config.json");
-    fs::write(&file, config).unwrap();
-    let path = format!("model.path={}", serde_json::json!(file.to_str().unwrap()));
-    let planned = |more: &[&str]| -> serde_json::Value {
-        let output = ok(mage(&["train", "paper/kuhn", "--dry-run", "--json", "--set", &path]).args(more));
-        serde_json::from_slice(&output.stdout).unwrap()
-    };
-    let whole = planned(&[]);
-    assert_eq!(whole["parameters"], 4_022_468_096_u64);
-    assert_eq!(whole["kv_bytes_per_token"], 294_912);
-    let adapter = planned(&["--set", "engine.lora_rank=16"]);
-    assert!(adapter["trainable_parameters"].as_u64().unwrap() < 100_000_000, "{adapter}");
-    assert!(adapter["state_bytes"].as_u64() < whole["state_bytes"].as_u64());
-}
-
-#[test]
-fn memory_warnings_suggest_lora_only_where_it_helps() {
-    let dir = tempfile::tempdir().unwrap();
-    let warnings = |recipe: &str, set: &[&str]| {
-        let sets = set.iter().flat_map(|s| ["--set", s]);
-        String::from_utf8(ok(mage(&["train", recipe, "--dry-run"]).args(sets)).stderr).unwrap()
-    };
-    let stored = |hidden: usize, inner: usize, layers: u64| {
-        let config = serde_json::json!({"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": 1000,
-            "hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": layers, "num_attention_heads": 32,
-            "num_key_value_heads": 8, "head_dim": 128, "rms_norm_eps": 1e-6, "rope_theta": 1000000,
-            "tie_word_embeddings": true, "max_position_embeddings": 40960, "hidden_act": "silu", "attention_bias": false});
-        let file = dir.path().join("config.json");
-        fs::write(&file, config.to_string()).unwrap();
-        warnings("paper/kuhn", &[&format!("model.path={}", serde_json::json!(file.to_str().unwrap()))])
-    };
-    // The weights take half of the free memory; with gradients and optimizer moments they exceed it.
-    let plan = ok(&mut mage(&["train", "kuhn", "--dry-run", "--json"])).stdout;
-    let plan: serde_json::Value = serde_json::from_slice(&plan).unwrap();
-    let layers = (plan["free_bytes"].as_u64().unwrap() / 8 / 100_930_000).clamp(1, 1024);
-    let some = stored(2560, 9728, layers);
-    assert!(some.contains("not enough memory") && some.contains("engine.lora_rank"), "{some}");
-    // About 10^13 parameters: too many for every machine, also with LoRA.
-    let many = stored(65_536, 262_144, 200);
-    assert!(many.contains("not enough memory") && !many.contains("lora_rank"), "{many}");
-    // LoRA requires an existing model.
-    let new = warnings(
-        "kuhn",
-        &["model.hidden_size=2560", "model.intermediate_size=9728", &format!("model.num_layers={layers}")],
-    );
-    assert!(new.contains("not enough memory") && !new.contains("lora_rank"), "{new}");
-}
-
-#[test]
-fn invalid_recipes_are_rejected_before_anything_is_written() {
-    let dir = tempfile::tempdir().unwrap();
-    let run = dir.path().join("run");
-    for (set, key) in [
-        ("model.max_seq_len=4", "model.max_seq_len"),
-        ("play.episodes=200", "model.max_seq_len"),
-        ("rollout.top_p=0", "rollout.top_p"),
-        ("rollout.temperature=-1", "rollout.temperature"),
-        ("rollout.groups=100000000000", "rollout.groups"),
-        ("health.stall_timeout=-1", "health.stall_timeout"),
-        ("loss.entropy=-5", "loss.entropy"),
-    ] {
-        for more in [&["--dry-run"][..], &[]] {
-            let mut command = train(&run, &["--set", set]);
-            let text = fails(command.args(more));
-            assert!(text.contains(key), "{set}: {text}");
-            assert!(!run.exists(), "{set} left files behind");
-        }
-    }
-}
-
-#[test]
 fn a_run_without_a_valid_checkpoint_is_not_restarted() {
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
@@ -502,71 +372,6 @@ fn a_run_started_on_a_missing_gpu_resumes_on_the_cpu_with_a_warning() {
     change("recipe.resolved.toml", "device = \"cpu\"", "device = \"cuda:0\"");
     // The policy can be played against without a GPU.
     ok(mage(&["play", "--seed", "1", "--against"]).arg(&run));
-}
-
-#[test]
-fn recipes_can_be_listed_shown_and_explained() {
-    let text = |args: &[&str]| String::from_utf8(ok(&mut mage(args)).stdout).unwrap();
-    let list = text(&["recipe", "list"]);
-    let recipe = list.lines().find(|l| l.starts_with("paper/kuhn ")).unwrap();
-    assert!(["kuhn", "mage", "GPU", "Qwen3-4B"].iter().all(|word| recipe.contains(word)), "{recipe}");
-    assert!(list.lines().any(|l| l.starts_with("lamer ") && l.contains("cumulative")), "{list}");
-    assert!(list.lines().all(|l| l.chars().count() <= 80), "{list}");
-    let json: serde_json::Value = serde_json::from_str(&text(&["recipe", "list", "--json"])).unwrap();
-    let kuhn = json["recipes"].as_array().unwrap().iter().find(|r| r["name"] == "kuhn").unwrap();
-    assert_eq!((kuhn["environment"].as_str(), kuhn["method"].as_str()), (Some("kuhn"), Some("mage")));
-    assert_eq!(kuhn["episodes"].as_u64(), Some(300 * 64 * 8 * 3));
-    assert!(text(&["recipe", "show", "kuhn", "lamer"]).contains("assignment = \"cumulative\""));
-    assert!(text(&["recipe", "explain", "loss.entropy"]).contains("collapses"));
-    assert_eq!(
-        text(&["recipe", "show", "lamer"]),
-        text(&["recipe", "show", "kuhn", "lamer"]),
-        "a method alone is merged into kuhn"
-    );
-    let estimator = text(&["recipe", "show", "--set", "method.estimator.scope=opponent"]);
-    assert!(estimator.contains("scope = \"opponent\""), "other fields of the estimator keep their values: {estimator}");
-    let output = mage(&["recipe", "show", "--set", "optm=3"]).output().unwrap();
-    assert!(String::from_utf8_lossy(&output.stderr).contains("did you mean `optim`"));
-    let output = mage(&["recipe", "show", "--set", "optim.updatse=3"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("did you mean `optim.updates`"));
-    // Explanations state the values of the default recipe, or of those that are named.
-    let updates = text(&["recipe", "explain", "optim.updates"]);
-    assert!(
-        updates.contains("`mage train kuhn`, the default recipe") && updates.contains("= 300 (default 200)"),
-        "{updates}"
-    );
-    let updates = text(&["recipe", "explain", "optim.updates", "tictactoe-blind", "--set", "optim.epochs=2"]);
-    assert!(updates.contains("`mage train tictactoe-blind` with --set:") && updates.contains("= 400"), "{updates}");
-    let lamer = text(&["recipe", "explain", "lamer"]);
-    assert!(lamer.starts_with("lamer: LaMer: cumulative") && lamer.contains("`mage train kuhn lamer`"), "{lamer}");
-    assert!(lamer.contains("method.credit.assignment = \"cumulative\"") && !lamer.contains("optim."), "{lamer}");
-    let tictactoe = text(&["recipe", "explain", "tictactoe"]);
-    assert!(tictactoe.contains("optim.updates = 300") && tictactoe.contains("2 cores"), "{tictactoe}");
-    for (name, hint) in [("lora", "did you mean `engine.lora_rank`"), ("lamr", "did you mean `lamer`?")] {
-        let output = mage(&["recipe", "explain", name]).output().unwrap();
-        assert_eq!(output.status.code(), Some(2));
-        assert!(String::from_utf8_lossy(&output.stderr).contains(hint), "{name}: {output:?}");
-    }
-    // The shape of a new model is not printed next to a checkpoint.
-    let paper = text(&["recipe", "show", "paper/kuhn"]);
-    assert!(paper.contains("[model]\npath = \"Qwen/Qwen3-4B\"\n") && !paper.contains("hidden_size"), "{paper}");
-    assert!(!text(&["recipe", "show", "paper/kuhn", "--json"]).contains("hidden_size"));
-    assert!(text(&["recipe", "show", "kuhn"]).contains("hidden_size = 32"));
-    let schema: serde_json::Value = serde_json::from_str(&text(&["recipe", "schema"])).unwrap();
-    assert_eq!(schema["properties"]["optim"]["properties"]["updates"]["type"], "integer");
-}
-
-#[test]
-fn a_recipe_without_keys_is_announced() {
-    let dir = tempfile::tempdir().unwrap();
-    let empty = dir.path().join("empty.toml").display().to_string();
-    fs::write(&empty, "# nothing yet\n").unwrap();
-    let warning = |args: &[&str]| String::from_utf8(ok(&mut mage(args)).stderr).unwrap();
-    let alone = warning(&["recipe", "show", &empty]);
-    assert!(alone.contains("empty.toml sets no key: the built-in defaults apply (env.name = \"kuhn\""), "{alone}");
-    assert!(warning(&["recipe", "show", "kuhn", &empty]).contains("it changes nothing"));
-    assert_eq!(warning(&["recipe", "show", "kuhn"]), "");
 }
 
 #[test]

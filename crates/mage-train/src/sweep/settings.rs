@@ -8,7 +8,7 @@ use serde::Deserialize;
 /// Keys of the sweep itself that can be overridden.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Settings {
+struct SweepSettings {
     tasks: Option<u64>,
     episodes: Option<u32>,
     early_stop: Option<bool>,
@@ -34,7 +34,7 @@ impl Sweep {
                 self.overrides.push(setting.clone());
                 continue;
             }
-            let set: Settings = from_toml(&format!("{key} = {value}")).map_err(|e| wrong(e.problem))?;
+            let set: SweepSettings = from_toml(&format!("{key} = {value}")).map_err(|e| wrong(e.problem))?;
             self.tasks = set.tasks.unwrap_or(self.tasks);
             self.episodes = set.episodes.unwrap_or(self.episodes);
             self.early_stop = set.early_stop.unwrap_or(self.early_stop);

@@ -32,7 +32,7 @@ type Named = (String, String);
 /// Answers a shell that asks for completions; `false` for an ordinary command line.
 pub(crate) fn answer(app: &App, args: &[OsString]) -> clap::error::Result<bool> {
     let current_dir = std::env::current_dir().ok();
-    let with_completers = || attach(command(), &Names::of(app));
+    let with_completers = || attach(command(), &CompletionNames::of(app));
     CompleteEnv::with_factory(with_completers).var(VARIABLE).try_complete(args.to_vec(), current_dir.as_deref())
 }
 
@@ -46,8 +46,8 @@ pub(crate) fn print_registration(args: &CompletionsArgs, out: &Output) -> anyhow
     out.line(String::from_utf8_lossy(&script).trim_end())
 }
 
-/// Names that values can have.
-struct Names {
+/// CompletionNames that values can have.
+struct CompletionNames {
     recipes: Arc<Vec<Named>>,
     keys: Arc<Vec<Named>>,
     environments: Arc<Vec<Named>>,
@@ -60,7 +60,7 @@ struct Names {
     devices: Arc<Vec<Named>>,
 }
 
-impl Names {
+impl CompletionNames {
     fn of(app: &App) -> Self {
         let plain = |names: &mut dyn Iterator<Item = String>| Arc::new(names.map(|n| (n, String::new())).collect());
         let each = |list: fn(&dyn EnvSpec) -> Vec<Named>| {
@@ -84,7 +84,7 @@ impl Names {
             .unwrap_or_default()
             .into_iter()
             .map(|f| (format!("{}=", f.key), f.description));
-        Names {
+        CompletionNames {
             recipes: plain(&mut builtin_names().into_iter()),
             keys: Arc::new(keys.collect()),
             environments: each(environments),
@@ -126,7 +126,7 @@ impl Names {
 }
 
 /// Adds completers to all arguments of a command and its subcommands.
-fn attach(command: Command, names: &Names) -> Command {
+fn attach(command: Command, names: &CompletionNames) -> Command {
     let command = command.mut_args(|arg| match names.completer(arg.get_id().as_str()) {
         Some(completer) => arg.add(completer),
         None => arg,

@@ -2,8 +2,8 @@
 
 use crate::{
     cli::ReportArgs,
-    command::train::shell_quote,
     output::{BOLD, Output, styled},
+    text::shell_quote,
     usage,
 };
 use anyhow::Context;

@@ -1,6 +1,6 @@
 //! `mage sweep`: runs all cells of a grid of training runs and evaluations.
 
-use super::train::{shell_quote, stop_on_ctrl_c, train_env};
+use super::train::{stop_on_ctrl_c, train_env};
 use crate::{
     App,
     cli::{Cli, Command, SweepArgs},
@@ -11,6 +11,7 @@ use crate::{
     interrupt::Interrupted,
     output::{BOLD, Output, styled},
     table::{columns, duration, score},
+    text::shell_quote,
     usage,
 };
 use anyhow::{Context, anyhow};

@@ -9,6 +9,7 @@ use crate::{
     progress::{TrainingProgress, estimate},
     table::{below_memoryless, duration, gap_share, grouped, score, table},
     task_selection::{print_warnings, read_population, usage_in},
+    text::shell_quote,
     usage,
 };
 use anyhow::Context;
@@ -254,16 +255,6 @@ fn bytes(n: u64) -> String {
         n if n < 1_048_576.0 => format!("{:.1} KiB", n / 1024.0),
         n if n < 1_073_741_824.0 => format!("{:.1} MiB", n / 1_048_576.0),
         n => format!("{:.1} GiB", n / 1_073_741_824.0),
-    }
-}
-
-/// Quotes a path for a shell.
-pub(super) fn shell_quote(path: &Path) -> String {
-    let text = path.display().to_string();
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@%".contains(c);
-    match !text.is_empty() && text.chars().all(plain) {
-        true => text,
-        false => format!("'{}'", text.replace('\'', "'\\''")),
     }
 }
 

@@ -5,11 +5,12 @@ use crate::{
     cli::WarmstartArgs,
     command::{
         recipe::compose_and_warn,
-        train::{shell_quote, stop_on_ctrl_c, train_env},
+        train::{stop_on_ctrl_c, train_env},
     },
     interrupt::Interrupted,
     output::{BOLD, Output, styled},
     progress::TrainingProgress,
+    text::shell_quote,
     usage,
 };
 use mage_train::train::warm_start;

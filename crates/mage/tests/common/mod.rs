@@ -10,6 +10,19 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
+/// A sweep with one scripted agent.
+pub(crate) const SWEEP: &str = r#"
+    description = "a test"
+    policy = "tiny policy"
+    tasks = 6
+    episodes = 2
+    seeds = [0]
+    [[env]]
+    name = "kuhn"
+    task_sets = ["kuhn"]
+    agents = ["random"]
+"#;
+
 /// The mage binary without colour settings, input or GPUs: expected values are those of the CPU, and GPUs have separate
 /// tests.
 pub(crate) fn command() -> Command {

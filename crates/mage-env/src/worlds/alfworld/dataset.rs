@@ -6,7 +6,7 @@
 use super::{export::OfficialRules, game_file::AlfworldGame, goal::TaskType, world::HouseholdWorld};
 use crate::{
     Error, Result,
-    files::{LimitedReader, VisitedFolders},
+    files::{HeaderLimitReader, VisitedFolders},
 };
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -348,7 +348,7 @@ fn visit_archive(archive: &Path, each: GameVisitor<'_>) -> Result<ControlFlow<()
     } else {
         Box::new(file)
     };
-    let (reader, remaining) = LimitedReader::new(reader);
+    let (reader, remaining) = HeaderLimitReader::new(reader);
     let mut tar = tar::Archive::new(reader);
     let mut entries = tar.entries().map_err(failed)?;
     loop {

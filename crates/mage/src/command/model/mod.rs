@@ -4,10 +4,10 @@ mod generate;
 
 use crate::{
     cli::{DtypeArg, ModelArgs, ModelCommand, ModelInfoArgs, ModelMergeArgs, ModelNewArgs, ModelScoreArgs},
-    command::train::shell_quote,
     engine_error,
     output::{BOLD, Output, styled},
     table::grouped,
+    text::shell_quote,
     usage,
 };
 use anyhow::Context;
